@@ -1,0 +1,1 @@
+"""Reinforcement learning for LLM agents as three autonomous services that meet only in typed messages."""

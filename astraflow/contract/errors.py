@@ -1,0 +1,73 @@
+"""The tree of errors: a type exists when a caller can do something different about it.
+
+AstraFlowError
+├── InvalidInput          fix what was sent; do not retry
+├── NotAuthenticated      the token is missing or wrong
+├── NotPermitted          the token is right, the action is not allowed to it
+├── ProtocolMismatch      the peer speaks another version of the protocol: upgrade one of the two
+├── UnknownNode           the node was forgotten: join again
+├── UnknownPolicy         no such policy in this run
+├── UnknownVersion        the version is not (or no longer) kept: plan the transfer again
+├── Conflict              somebody else was first: read again, then decide
+├── CorruptData           bytes do not match their checksum or hash: fetch again
+├── StorageFull           no room on the disk: free some, the service carries on by itself
+├── Unavailable           the peer cannot be reached or is stopping: retry with backoff
+├── DeadlineExceeded      no answer in time: retry
+└── InternalError         a defect on the other side; details are in its log
+"""
+
+
+class AstraFlowError(Exception):
+    """Base of everything AstraFlow raises on purpose. The message is written for a person who can act on it."""
+
+
+class InvalidInput(AstraFlowError):
+    """What was given breaks a rule; the message names the rule."""
+
+
+class NotAuthenticated(AstraFlowError):
+    """The run token is missing or wrong."""
+
+
+class NotPermitted(AstraFlowError):
+    """The caller is known and may not do this."""
+
+
+class ProtocolMismatch(AstraFlowError):
+    """The peer speaks another version of the protocol."""
+
+
+class UnknownNode(AstraFlowError):
+    """The node id is not registered (expired, drained or from before a restart): join again."""
+
+
+class UnknownPolicy(AstraFlowError):
+    """The run has no such policy."""
+
+
+class UnknownVersion(AstraFlowError):
+    """The weight store does not keep this version."""
+
+
+class Conflict(AstraFlowError):
+    """The state changed under the caller."""
+
+
+class CorruptData(AstraFlowError):
+    """Bytes do not match their checksum, hash or format."""
+
+
+class StorageFull(AstraFlowError):
+    """The disk has no room for what must be made durable."""
+
+
+class Unavailable(AstraFlowError):
+    """The peer cannot be reached, or is stopping."""
+
+
+class DeadlineExceeded(AstraFlowError):
+    """No answer within the deadline."""
+
+
+class InternalError(AstraFlowError):
+    """A defect on the other side."""

@@ -1,0 +1,180 @@
+"""What is measured, as data: tables, pages, Prometheus, the sizer and the maintainer all read this one report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.trajectories import Span
+
+
+class NodeState(Enum):
+    """A node as dataflow sees it."""
+
+    JOINING = "joining"
+    """Joined, no version loaded yet."""
+    READY = "ready"
+    DRAINING = "draining"
+    LOST = "lost"
+    """Beats stopped; its leases expired."""
+    GONE = "gone"
+    """Said goodbye."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """One node now. Rates are over the last ten seconds."""
+
+    id: NodeId
+    facts: NodeFacts
+    state: NodeState
+    joined_at: float
+    beat_age_s: float
+    leased: int
+    episodes_per_s: float
+    tokens_per_s: float
+    versions: Mapping[PolicyId, Version]
+    counters: Mapping[str, float]
+    gauges: Mapping[str, float]
+    lease_expiries: int
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReport:
+    """Nodes that are sized together."""
+
+    id: PoolId
+    ready: int
+    joining: int
+    draining: int
+    lost: int
+    episodes_per_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowReport:
+    """Where the groups of one flow are. Cumulative since the run began, over restarts.
+
+    The balance `issued == open + admitted + dropped` holds at all times.
+    """
+
+    id: FlowId
+    issued: int
+    open: int
+    """Issued, not all members back yet."""
+    admitted: int
+    dropped: Mapping[str, int]
+    """Groups refused at admission, by reason (filter name, `failed`)."""
+    tasks_queued: int
+    tasks_leased: int
+    episodes: Mapping[str, int]
+    """`accepted`, `duplicate`, `late`, `unknown`, and `failed_<boundary>`."""
+    leases_expired: int
+    tasks_returned: int
+    """Handed back by a node that left or was replaced."""
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamReport:
+    """What one policy's trainer consumes. Cumulative since the run began, over restarts.
+
+    The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times.
+    """
+
+    policy: PolicyId
+    version: Version
+    batch_groups: int
+    max_staleness: int
+    admitted: int
+    buffered: int
+    in_batch: int
+    """Groups in a batch that is not acknowledged yet."""
+    trained: int
+    dropped: Mapping[str, int]
+    """By reason: `stale`."""
+    issue_room: int
+    """How many more groups the staleness gate lets out now."""
+    produced_per_s: float
+    """Admitted groups, over the last ten seconds."""
+    consumed_per_s: float
+    """Trained groups, over the last ten seconds."""
+    staleness: Mapping[int, int]
+    """Rows of the last ten batches by how many versions old they were when served."""
+    steps: int
+    redelivered: int
+    wait_s: float
+    compute_s: float
+    publish_s: float
+    """Cumulative seconds over all steps."""
+    wait_fraction: float
+    """Blocked in `PullBatch` over step wall time, last ten steps."""
+    is_waiting: bool
+    """The trainer is blocked in `PullBatch` now."""
+    reward_mean: float
+    """Mean reward of the last trained batch; of the admitted groups before the first step."""
+    reward_produced: float
+    """Mean reward of the rollouts of the last ten seconds, before any filter."""
+    tokens_mean: float
+    """Model-written tokens per row in the last trained batch."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The trainer's own metrics of its last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, for the journal."""
+
+    ordinal: int
+    at: float
+    kind: str
+    subject: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The state of a run at one second. `sequence` grows by one a second and over restarts."""
+
+    run: str
+    sequence: int
+    at: float
+    """Unix seconds."""
+    uptime_s: float
+    simulated: tuple[str, ...]
+    """Stand-ins that take part (`engine scripted`, `trainer scripted`), so that every page can say so."""
+    flows: tuple[FlowReport, ...]
+    streams: tuple[StreamReport, ...]
+    pools: tuple[PoolReport, ...]
+    nodes: tuple[NodeReport, ...]
+    events: tuple[Event, ...]
+    """The latest ones, newest last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTrajectory:
+    """One trajectory to look at."""
+
+    ordinal: int
+    """Grows with each sample: the key for paging."""
+    group: GroupId
+    task: TaskId
+    flow: FlowId
+    policy: PolicyId
+    node: NodeId
+    at: float
+    step: int | None
+    """The trainer step it was used in; None when not trained (yet)."""
+    fate: str
+    """`buffered`, `trained`, or why it was dropped."""
+    reward: float
+    prompt_text: str
+    completion_text: str
+    reference_text: str
+    tokens: int
+    model_tokens: int
+    spans: tuple[Span, ...]
+    is_truncated: bool

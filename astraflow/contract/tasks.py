@@ -1,0 +1,138 @@
+"""What a node is asked to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+"""A JSON value: plug-in options and dataset fields travel as data, never as code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One dataset item. `fields` holds what the workflow formats and what the reward checks against."""
+
+    id: PromptId
+    fields: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One prompt to be turned into one episode. Members of a group share the prompt and differ in `member`."""
+
+    id: TaskId
+    group: GroupId
+    flow: FlowId
+    member: int
+    attempt: int
+    """0 at first; grows when a lease expired or the infrastructure failed."""
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Tasks a node owns until `lease_s` seconds pass without a beat that names them."""
+
+    tasks: tuple[Task, ...]
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What a node says about itself when it joins. `name` is stable over restarts of the same node."""
+
+    name: str
+    pool: PoolId
+    region: str
+    engine: str
+    is_simulated: bool
+    hardware: str
+    capacity: int
+    """Episodes it runs at once."""
+    price_per_hour: float
+    """US dollars; 0 when unknown."""
+    software: str
+    """Release of astraflow it runs."""
+    running: tuple[TaskId, ...] = ()
+    """Tasks still in flight when an already running node joins again, after dataflow was away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSpec:
+    """What a node must know to run a flow's tasks: plug-in kinds with their options, as data."""
+
+    id: FlowId
+    workflow: Mapping[str, Json]
+    reward: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What a node must know to serve a policy: how to build its model (weights come over the weight plane)."""
+
+    id: PolicyId
+    model: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """Dataflow's answer to a node that joins: all it needs to take part."""
+
+    node: NodeId
+    lease_s: float
+    beat_s: float
+    run: str
+    weights_address: str
+    flows: tuple[FlowSpec, ...]
+    policies: tuple[PolicySpec, ...]
+    engine: Mapping[str, Json]
+    """The run's suggested engine; a node may choose another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A node's beat: what it is doing now and what it did since it joined (all counters grow)."""
+
+    node: NodeId
+    running: tuple[TaskId, ...]
+    versions: Mapping[PolicyId, Version]
+    """The version each engine serves; a policy is absent until its first version is loaded."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Cumulative: see `NODE_COUNTERS`."""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """Current: see `NODE_GAUGES`."""
+    errors: tuple[str, ...] = ()
+    """Latest messages worth an operator's look, newest last; at most 8."""
+
+
+NODE_COUNTERS = (
+    "episodes_done",
+    "episodes_failed",
+    "tokens_generated",
+    "busy_s",
+    "blocked_s",
+    "weight_bytes_full",
+    "weight_bytes_delta",
+    "weight_updates_full",
+    "weight_updates_delta",
+    "weight_fetch_s",
+    "weight_verify_s",
+    "weight_pause_s",
+    "weight_failures",
+    "logprob_gap_failures",
+)
+"""Keys of `NodeStatus.counters`."""
+
+NODE_GAUGES = ("logprob_gap", "logprob_gap_max", "tokens_per_s")
+"""Keys of `NodeStatus.gauges`: gaps are the largest absolute difference, in nats, between the logprobs of engine and trainer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Directive:
+    """Dataflow's answer to a beat."""
+
+    action: str
+    """`go_on`, `drain` (finish what runs, lease nothing) or `leave` (hand everything back and stop)."""
+    reason: str = ""

@@ -1,0 +1,133 @@
+"""What a task produces."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.tasks import Prompt
+
+Int32Array: TypeAlias = npt.NDArray[np.int32]
+Float32Array: TypeAlias = npt.NDArray[np.float32]
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Author(Enum):
+    """Who wrote a stretch of tokens."""
+
+    CONTEXT = "context"
+    """The prompt, a tool, the environment or another policy: masked out of the loss."""
+    MODEL = "model"
+    """The policy itself: trained on, with a logprob for each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of tokens with one author and, if the model wrote it, one policy version."""
+
+    author: Author
+    length: int
+    version: Version | None = None
+    """Set for `Author.MODEL` only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One sequence of one policy, with what the loss needs.
+
+    tokens: int32 `[length]`; logprobs: float32 `[model_tokens]`, natural log, one for each model-written token in order.
+    The spans cover `tokens` exactly. A generation that crossed a weight refresh has several model spans.
+    """
+
+    policy: PolicyId
+    tokens: Int32Array
+    logprobs: Float32Array
+    spans: tuple[Span, ...]
+    reward: float
+    is_truncated: bool = False
+    """Generation ended at its length limit rather than by the model's own stop."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    prompt_text: str = ""
+    """What the model read, as text: attached by the node for a sample of groups, for people to look at; else empty."""
+    completion_text: str = ""
+
+    def __post_init__(self) -> None:
+        if any(span.length <= 0 for span in self.spans):
+            raise InvalidInput(f"trajectory of {self.policy}: a span has no tokens")
+        if any((span.author is Author.MODEL) != (span.version is not None) for span in self.spans):
+            raise InvalidInput(f"trajectory of {self.policy}: model spans carry a version, others carry none")
+        if sum(span.length for span in self.spans) != len(self.tokens):
+            raise InvalidInput(f"trajectory of {self.policy}: its spans do not cover its {len(self.tokens)} tokens")
+        if self.model_tokens != len(self.logprobs):
+            raise InvalidInput(
+                f"trajectory of {self.policy}: {self.model_tokens} model tokens but {len(self.logprobs)} logprobs"
+            )
+        if not np.isfinite(self.reward):
+            raise InvalidInput(f"trajectory of {self.policy}: reward {self.reward} is not a finite number")
+
+    @property
+    def model_tokens(self) -> int:
+        """How many tokens the model wrote."""
+        return sum(span.length for span in self.spans if span.author is Author.MODEL)
+
+    @property
+    def oldest_version(self) -> Version | None:
+        """The version it was begun with, which decides how stale it is; None when the model wrote nothing."""
+        return min((span.version for span in self.spans if span.version is not None), default=None)
+
+    def loss_mask(self) -> BoolArray:
+        """bool `[length]`: True where the model wrote the token."""
+        flags = np.array([span.author is Author.MODEL for span in self.spans], dtype=np.bool_)
+        return np.repeat(flags, [span.length for span in self.spans])
+
+
+class Boundary(Enum):
+    """Where a rollout broke."""
+
+    ENGINE = "engine"
+    ENVIRONMENT = "environment"
+    WORKFLOW = "workflow"
+    REWARD = "reward"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """True when trying again elsewhere may help; a workflow or reward defect would only repeat."""
+        return self in (Boundary.ENGINE, Boundary.ENVIRONMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an episode has no result: data, not a crash."""
+
+    boundary: Boundary
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """What one task produced: trajectories for any number of policies, or a failure. `task` is its id."""
+
+    task: TaskId
+    node: NodeId
+    trajectories: tuple[Trajectory, ...]
+    failure: Failure | None = None
+    duration_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.failure is None and not self.trajectories:
+            raise InvalidInput(f"episode {self.task} has neither trajectories nor a failure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """All episodes of one prompt: the unit of group-relative advantages, never split."""
+
+    id: GroupId
+    flow: FlowId
+    prompt: Prompt
+    episodes: tuple[Episode, ...]

@@ -1,0 +1,1 @@
+"""The rollout role: lease tasks, turn them into episodes, follow the weights."""

@@ -1,0 +1,54 @@
+"""Small asyncio helpers: retry with backoff, work at a period."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from astraflow.contract.errors import DeadlineExceeded, Unavailable
+from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.logs import get_logger
+
+T = TypeVar("T")
+log = get_logger()
+
+TRANSIENT = (Unavailable, DeadlineExceeded)
+"""Errors that another try may not meet."""
+
+
+async def retry(
+    call: Callable[[], Awaitable[T]],
+    *,
+    what: str,
+    give_up_after_s: float | None = None,
+    first_delay_s: float = 0.1,
+    max_delay_s: float = 2.0,
+    retry_on: tuple[type[Exception], ...] = TRANSIENT,
+    clock: Clock | None = None,
+) -> T:
+    """Call until it succeeds, with doubling delays and jitter; other errors rise at once.
+
+    give_up_after_s: seconds after which the last error rises; None tries for ever (until cancelled).
+    """
+    clock = clock or SystemClock()
+    began = clock.now()
+    delay_s = first_delay_s
+    while True:
+        try:
+            return await call()
+        except retry_on as problem:
+            waited_s = clock.now() - began
+            if give_up_after_s is not None and waited_s + delay_s > give_up_after_s:
+                raise
+            log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
+        await clock.sleep(delay_s * random.uniform(0.7, 1.3))
+        delay_s = min(delay_s * 2, max_delay_s)
+
+
+async def periodic(work: Callable[[], Awaitable[None]], *, every_s: float, clock: Clock | None = None) -> None:
+    """Run `work` every `every_s` seconds until cancelled, without drift; a late run does not make the next ones pile up."""
+    clock = clock or SystemClock()
+    due = clock.now()
+    while True:
+        await work()
+        due = max(due + every_s, clock.now())
+        await clock.sleep(due - clock.now())

@@ -1,0 +1,76 @@
+"""The base of every configuration class, and error messages that name the nearest known key."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from astraflow.contract.errors import InvalidInput
+
+
+class Config(BaseModel):
+    """Frozen, unknown keys refused; every field has a default that works or is a thing only the user knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str) -> Self:
+        """Validate `values`; `where` names their place for the message, as in `policies.solver.optimizer`.
+
+        Raises: InvalidInput with one line for each problem.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as problem:
+            raise InvalidInput(_explain(cls, problem, where)) from None
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """A hint for a wrong name: the closest known one, or all of them.
+
+    >>> nearest("learning_rat", ["learning_rate", "beta"])
+    "did you mean 'learning_rate'?"
+    >>> nearest("zzz", ["b", "a"])
+    'known: a, b'
+    """
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+
+
+def _explain(root: type[BaseModel], problem: ValidationError, where: str) -> str:
+    lines = []
+    for error in problem.errors(include_url=False):
+        path = [str(part) for part in error["loc"]]
+        place = ".".join([where, *path]) if where else ".".join(path)
+        if error["type"] == "extra_forbidden":
+            lines.append(f"{place}: unknown key; {nearest(path[-1], _keys_at(root, path[:-1]))}")
+        elif error["type"] == "missing":
+            lines.append(f"{place}: missing; it has no default")
+        else:
+            message = error["msg"].removeprefix("Value error, ")
+            lines.append(f"{place}: {message} (found {_shortened(error['input'])})")
+    return "\n".join(lines)
+
+
+def _shortened(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _keys_at(root: type[BaseModel], path: list[str]) -> list[str]:
+    """Field names of the model that `path` leads to, through nested models and maps of models."""
+    model: Any = root
+    for part in path:
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            field = model.model_fields.get(part)
+            model = _model_in(field.annotation) if field else None
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _model_in(annotation: Any) -> Any:
+    """The model in an annotation such as `Model`, `Model | None` or `dict[str, Model]`; None when there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_model_in(argument) for argument in getattr(annotation, "__args__", ()))
+    return next((model for model in found if model is not None), None)

@@ -1,0 +1,74 @@
+"""The life of a service process: run until told to stop, by a signal or by the end of its parent."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from astraflow.contract.errors import AstraFlowError
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+FOLLOW_PARENT = "ASTRAFLOW_FOLLOW_PARENT"
+"""Environment variable: when `1`, standard input is a pipe held by the parent, and its end means stop."""
+
+
+def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
+
+    An `AstraFlowError` ends the process with its message on standard error and code 1, without a traceback: its message
+    is written for the person who reads it.
+    """
+    code = 0
+    try:
+        uvloop.run(_with_stop(main))
+    except* AstraFlowError as problems:
+        code = 1
+        for problem in _leaves(problems):
+            print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+    return code
+
+
+async def run_until(stop: asyncio.Event, work: Awaitable[None], *, drain: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` until it ends by itself or `stop` is set; then `drain` and cancel it. Errors of `work` rise."""
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+        else:
+            await drain()
+    finally:
+        stopping.cancel()
+        working.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _with_stop(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if os.environ.get(FOLLOW_PARENT) == "1":
+        loop.add_reader(sys.stdin.fileno(), _on_parent_pipe, loop, stop)
+    await main(stop)
+
+
+def _on_parent_pipe(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(sys.stdin.fileno(), 1024):
+        log.warning("parent_gone")
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+
+def _leaves(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
+    found: list[AstraFlowError] = []
+    for problem in group.exceptions:
+        found += _leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return found

@@ -1,0 +1,1 @@
+"""The training role: pull a batch, step, publish, for one policy."""

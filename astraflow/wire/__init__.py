@@ -1,0 +1,1 @@
+"""How it is encoded: protos, codecs both ways, channels, servers and the one table of errors."""

@@ -1,0 +1,41 @@
+"""Generate `pb/` from `protos/`: `python -m astraflow.wire.generate [OUT_DIR]` (needs the `dev` extra)."""
+
+import re
+import sys
+from importlib import resources
+from pathlib import Path
+
+_ROOM = Path(__file__).parent
+_PLAIN_IMPORT = re.compile(r"^import (\w+_pb2)( as \w+)?$", re.MULTILINE)
+
+
+def generate(out: Path) -> list[Path]:
+    """Write the message and service modules with their type stubs to `out`; returns what was written."""
+    from grpc_tools import protoc
+
+    protos = sorted((_ROOM / "protos").glob("*.proto"))
+    well_known = resources.files("grpc_tools") / "_proto"
+    arguments = [
+        "protoc",
+        f"-I{_ROOM / 'protos'}",
+        f"-I{well_known}",
+        f"--python_out={out}",
+        f"--grpc_python_out={out}",
+    ]
+    arguments += [f"--mypy_out=quiet:{out}", f"--mypy_grpc_out=quiet,only_async:{out}", *map(str, protos)]
+    if protoc.main(arguments) != 0:
+        raise SystemExit("protoc failed; its message is above")
+    written = sorted(path for path in out.iterdir() if "_pb2" in path.name and path.suffix in {".py", ".pyi"})
+    for path in written:
+        path.write_text(_absolute_imports(path.read_text()))
+    return written
+
+
+def _absolute_imports(source: str) -> str:
+    """protoc writes `import x_pb2`, which only resolves with `pb/` on the path; modules here are imported absolutely."""
+    return _PLAIN_IMPORT.sub(r"from astraflow.wire.pb import \1\2", source)
+
+
+if __name__ == "__main__":
+    for generated in generate(Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOM / "pb"):
+        print(generated)

@@ -1,0 +1,1 @@
+"""One episode: how a task becomes trajectories."""
