@@ -1,0 +1,19 @@
+"""What every test shares: the event loop, and a home that is not the user's."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Everything here is asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Caches and run directories of a test stay in its own folder."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(home))
+    return home
