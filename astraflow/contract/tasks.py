@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value: plug-in options and dataset fields travel as data, never as code."""
 
 
@@ -126,7 +126,7 @@ NODE_COUNTERS = (
 """Keys of `NodeStatus.counters`."""
 
 NODE_GAUGES = ("logprob_gap", "logprob_gap_max", "tokens_per_s")
-"""Keys of `NodeStatus.gauges`: gaps are the largest absolute difference, in nats, between the logprobs of engine and trainer."""
+"""Keys of `NodeStatus.gauges`. Gaps: the largest absolute difference of engine and trainer logprobs, in nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

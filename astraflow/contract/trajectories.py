@@ -40,7 +40,7 @@ class Span:
 class Trajectory:
     """One sequence of one policy, with what the loss needs.
 
-    tokens: int32 `[length]`; logprobs: float32 `[model_tokens]`, natural log, one for each model-written token in order.
+    tokens: int32 `[length]`; logprobs: float32 `[model_tokens]`, natural log, one for each model-written token.
     The spans cover `tokens` exactly. A generation that crossed a weight refresh has several model spans.
     """
 

@@ -9,7 +9,7 @@ from astraflow.contract.ids import PolicyId, Version
 
 
 class Dtype(Enum):
-    """Element types, by their safetensors name. Weights are handled as bits; the type only says how wide and how ordered."""
+    """Element types, by their safetensors name. Weights are handled as bits; the type says how wide they are."""
 
     FLOAT32 = "F32"
     FLOAT16 = "F16"
@@ -52,8 +52,8 @@ class Probe:
     """Token sequences with the logprobs the trainer's own forward pass gives them under this version.
 
     An engine that loaded the version scores the same tokens; the largest difference says whether the two agree.
-    tokens: little-endian int32, sequences back to back; lengths: tokens of each sequence; logprobs: little-endian float32,
-    `length - scored_from` for each sequence (the tokens from `scored_from` on).
+    tokens: little-endian int32, sequences back to back; lengths: tokens of each sequence; logprobs: little-endian
+    float32, `length - scored_from` for each sequence (the tokens from `scored_from` on).
     """
 
     tokens: bytes

@@ -45,7 +45,7 @@ async def retry(
 
 
 async def periodic(work: Callable[[], Awaitable[None]], *, every_s: float, clock: Clock | None = None) -> None:
-    """Run `work` every `every_s` seconds until cancelled, without drift; a late run does not make the next ones pile up."""
+    """Run `work` every `every_s` seconds until cancelled, without drift; late runs do not pile up."""
     clock = clock or SystemClock()
     due = clock.now()
     while True:

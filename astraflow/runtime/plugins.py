@@ -1,4 +1,4 @@
-"""Plug-ins by kind: built-ins from a table, others by entry point, options validated, wrong names answered with known ones."""
+"""Plug-ins by kind: built-ins from a table, others by entry point, options validated."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -15,9 +15,9 @@ C = TypeVar("C", bound=type)
 class Registry(Generic[T]):
     """All plug-ins of one seam (`selector`, `filter`, `reward`, ...).
 
-    built_in: kind -> module that registers it. Modules are imported when their kind is first asked for, so heavy engines
-    cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per kind,
-    pointing at a module that calls `register`.
+    built_in: kind -> module that registers it. A module is imported when its kind is first asked for, so heavy engines
+    cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per
+    kind, pointing at a module that calls `register`. A wrong kind is answered with the nearest known one.
     """
 
     def __init__(self, noun: str, built_in: Mapping[str, str]) -> None:

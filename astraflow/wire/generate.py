@@ -11,7 +11,7 @@ _PLAIN_IMPORT = re.compile(r"^import (\w+_pb2)( as \w+)?$", re.MULTILINE)
 
 def generate(out: Path) -> list[Path]:
     """Write the message and service modules with their type stubs to `out`; returns what was written."""
-    from grpc_tools import protoc
+    from grpc_tools import protoc  # type: ignore[import-untyped]  # ships no types
 
     protos = sorted((_ROOM / "protos").glob("*.proto"))
     well_known = resources.files("grpc_tools") / "_proto"
@@ -32,10 +32,10 @@ def generate(out: Path) -> list[Path]:
 
 
 def _absolute_imports(source: str) -> str:
-    """protoc writes `import x_pb2`, which only resolves with `pb/` on the path; modules here are imported absolutely."""
+    """protoc writes `import x_pb2`, which resolves only with `pb/` on the path; imports here are absolute."""
     return _PLAIN_IMPORT.sub(r"from astraflow.wire.pb import \1\2", source)
 
 
 if __name__ == "__main__":
     for generated in generate(Path(sys.argv[1]) if len(sys.argv) > 1 else _ROOM / "pb"):
-        print(generated)
+        print(generated)  # noqa: T201 (a command-line tool)

@@ -1,0 +1,62 @@
+"""The control plane: watch and steer a run."""
+
+from collections.abc import AsyncIterator
+
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
+from astraflow.contract.reports import Report, SampledTrajectory
+from astraflow.wire.channel import Link
+from astraflow.wire.codec_control import decode_report, decode_sample
+from astraflow.wire.pb import control_plane_pb2 as pb
+from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
+
+TIMEOUT_S = 10.0
+
+
+class ControlPlaneClient:
+    """Reads reports and acts on a run. Every call may raise Unavailable, DeadlineExceeded, NotAuthenticated."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._stub = ControlPlaneStub(link.channel)
+
+    async def report(self) -> Report:
+        """The state of the run now."""
+        return decode_report(await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S))
+
+    async def watch_report(self) -> AsyncIterator[Report]:
+        """The latest report at once, then one a second, for ever. Raises when the service stops or is lost."""
+        async for report in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
+            yield decode_report(report)
+
+    async def history(self, *, after_sequence: int = 0, limit: int = 900) -> tuple[Report, ...]:
+        """Reports kept (one a second for 15 minutes) with a greater sequence, oldest first; at most the latest `limit`.
+
+        History leaves nodes' errors and the events out.
+        """
+        request = pb.HistoryRequest(after_sequence=after_sequence, limit=limit)
+        reply = await self._link.call(self._stub.History, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_report(report) for report in reply.reports)
+
+    async def trajectories(
+        self,
+        *,
+        policy: PolicyId | None = None,
+        step: int | None = None,
+        group: GroupId | None = None,
+        before: int | None = None,
+        limit: int = 50,
+    ) -> tuple[SampledTrajectory, ...]:
+        """Sampled trajectories, newest first; `before` is the ordinal of the last one seen, for paging."""
+        request = pb.TrajectoriesRequest(policy=policy or "", step=step, group=group or "", before=before, limit=limit)
+        reply = await self._link.call(self._stub.Trajectories, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_sample(sample) for sample in reply.trajectories)
+
+    async def drain_node(self, node: NodeId, *, actor: str, reason: str) -> str:
+        """Ask a node to finish what runs and leave; returns a sentence about it. Raises: UnknownNode."""
+        request = pb.DrainNodeRequest(node=node, actor=actor, reason=reason)
+        return (await self._link.call(self._stub.DrainNode, request, timeout_s=TIMEOUT_S)).message
+
+    async def pause_flow(self, flow: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
+        """Stop or go on issuing tasks of a flow; returns a sentence. Raises: InvalidInput for an unknown flow."""
+        request = pb.PauseFlowRequest(flow=flow, is_paused=is_paused, actor=actor, reason=reason)
+        return (await self._link.call(self._stub.PauseFlow, request, timeout_s=TIMEOUT_S)).message

@@ -1,0 +1,110 @@
+"""Dialling a service: channel options, credentials, deadlines, and errors turned back into what the server raised."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.wire.errors import from_status
+
+PROTOCOL = "1"
+"""Version of the planes. A peer that speaks another one is refused by name instead of misunderstood."""
+
+PROTOCOL_KEY = "astraflow-protocol"
+
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""Largest single message; whatever may be larger is streamed in pieces."""
+
+_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.lookahead_bytes", 64 * 2**20),  # high-latency links need large windows
+)
+
+Reply = TypeVar("Reply")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """How to check the server, and (mutual TLS) what to show it. PEM files."""
+
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class Link:
+    """A channel to one service with the token it wants; calls through it raise contract errors.
+
+    An `async with`; dialling is lazy and reconnects by itself.
+    """
+
+    def __init__(self, address: str, *, token: str, tls: ClientTls | None = None) -> None:
+        if ":" not in address:
+            raise InvalidInput(f"address {address!r} has no port: write HOST:PORT")
+        self.address = address
+        self.channel = _channel(address, tls)
+        self._metadata = (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
+        await self.channel.close()
+
+    async def call(self, method: Callable[..., Awaitable[Reply]], request: Any, *, timeout_s: float) -> Reply:
+        """One request (or an iterator of them) and one reply, with a deadline."""
+        try:
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as problem:
+            raise from_status(problem, peer=self.address) from None
+
+    async def stream(self, method: Callable[..., Any], request: Any, *, timeout_s: float | None) -> AsyncIterator[Any]:
+        """One request and a stream of replies; None for `timeout_s` only where the stream has no natural end."""
+        call = method(request, timeout=timeout_s, metadata=self._metadata)
+        try:
+            async for reply in call:
+                yield reply
+        except grpc.aio.AioRpcError as problem:
+            raise from_status(problem, peer=self.address) from None
+        finally:
+            call.cancel()
+
+
+def dial(address: str, *, token: str, tls: ClientTls | None = None) -> Link:
+    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address without a port."""
+    return Link(address, token=token, tls=tls)
+
+
+def _channel(address: str, tls: ClientTls | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_read(tls.ca),
+        private_key=_read(tls.key) if tls.key else None,
+        certificate_chain=_read(tls.certificate) if tls.certificate else None,
+    )
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise InvalidInput(f"TLS file {path} cannot be read: {problem.strerror}") from problem

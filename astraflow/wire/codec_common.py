@@ -1,0 +1,140 @@
+"""What several planes share: prompts, trajectories, node facts, JSON fields."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.tasks import Json, NodeFacts, Prompt
+from astraflow.contract.trajectories import Author, Span, Trajectory
+from astraflow.wire.pb import common_pb2 as pb
+
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+
+
+def encode_json(value: Mapping[str, Json]) -> str:
+    """A JSON object, compact."""
+    return json.dumps(dict(value), separators=(",", ":"))
+
+
+def decode_json(text: str, *, what: str) -> dict[str, Json]:
+    """A JSON object. Raises: InvalidInput when it is anything else."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise InvalidInput(f"{what} is not JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{what} is not a JSON object")
+    return value
+
+
+def encode_prompt(prompt: Prompt) -> pb.Prompt:
+    """Prompt -> message."""
+    return pb.Prompt(id=prompt.id, fields_json=encode_json(prompt.fields))
+
+
+def decode_prompt(message: pb.Prompt) -> Prompt:
+    """Message -> prompt."""
+    return Prompt(id=PromptId(message.id), fields=decode_json(message.fields_json, what=f"prompt {message.id}"))
+
+
+def encode_spans(spans: Iterable[Span]) -> list[pb.Span]:
+    """Spans -> messages."""
+    return [pb.Span(length=span.length, model_version=span.version) for span in spans]
+
+
+def decode_spans(messages: Iterable[pb.Span]) -> tuple[Span, ...]:
+    """Messages -> spans."""
+    return tuple(
+        Span(author=Author.MODEL, length=message.length, version=Version(message.model_version))
+        if message.HasField("model_version")
+        else Span(author=Author.CONTEXT, length=message.length)
+        for message in messages
+    )
+
+
+def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
+    """Trajectory -> message."""
+    return pb.Trajectory(
+        policy=trajectory.policy,
+        tokens=trajectory.tokens.astype(_INT32, copy=False).tobytes(),
+        logprobs=trajectory.logprobs.astype(_FLOAT32, copy=False).tobytes(),
+        spans=encode_spans(trajectory.spans),
+        reward=trajectory.reward,
+        is_truncated=trajectory.is_truncated,
+        metrics=dict(trajectory.metrics),
+        prompt_text=trajectory.prompt_text,
+        completion_text=trajectory.completion_text,
+    )
+
+
+def decode_trajectory(message: pb.Trajectory) -> Trajectory:
+    """Message -> trajectory; its arrays are read-only views of the message's bytes, not copies.
+
+    Raises: InvalidInput for lengths that do not fit, negative tokens, or logprobs that are not finite.
+    """
+    if len(message.tokens) % 4 or len(message.logprobs) % 4:
+        raise InvalidInput(f"trajectory of {message.policy}: tokens and logprobs are 4 bytes each")
+    tokens = np.frombuffer(message.tokens, dtype=_INT32)
+    logprobs = np.frombuffer(message.logprobs, dtype=_FLOAT32)
+    if tokens.size and tokens.min() < 0:
+        raise InvalidInput(f"trajectory of {message.policy}: a token id is negative")
+    if not np.isfinite(logprobs).all():
+        raise InvalidInput(f"trajectory of {message.policy}: a logprob is not a finite number")
+    return Trajectory(
+        policy=PolicyId(message.policy),
+        tokens=tokens,
+        logprobs=logprobs,
+        spans=decode_spans(message.spans),
+        reward=message.reward,
+        is_truncated=message.is_truncated,
+        metrics=dict(message.metrics),
+        prompt_text=message.prompt_text,
+        completion_text=message.completion_text,
+    )
+
+
+def encode_facts(facts: NodeFacts) -> pb.NodeFacts:
+    """Node facts -> message."""
+    return pb.NodeFacts(
+        name=facts.name,
+        pool=facts.pool,
+        region=facts.region,
+        engine=facts.engine,
+        is_simulated=facts.is_simulated,
+        hardware=facts.hardware,
+        capacity=facts.capacity,
+        price_per_hour=facts.price_per_hour,
+        software=facts.software,
+        running=facts.running,
+    )
+
+
+def decode_facts(message: pb.NodeFacts) -> NodeFacts:
+    """Message -> node facts."""
+    return NodeFacts(
+        name=message.name,
+        pool=PoolId(message.pool),
+        region=message.region,
+        engine=message.engine,
+        is_simulated=message.is_simulated,
+        hardware=message.hardware,
+        capacity=message.capacity,
+        price_per_hour=message.price_per_hour,
+        software=message.software,
+        running=tuple(TaskId(task) for task in message.running),
+    )
+
+
+def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:
+    """A proto map of policy -> version."""
+    return {PolicyId(policy): Version(version) for policy, version in versions.items()}
+
+
+def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """A proto map without its message, keys sorted so that equal reports read equal."""
+    return {key: mapping[key] for key in sorted(mapping)}

@@ -1,0 +1,224 @@
+"""The control plane's dataclasses and messages, both ways."""
+
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.reports import (
+    Event,
+    FlowReport,
+    NodeReport,
+    NodeState,
+    PoolReport,
+    Report,
+    SampledTrajectory,
+    StreamReport,
+)
+from astraflow.wire.codec_common import (
+    decode_facts,
+    decode_spans,
+    decode_versions,
+    encode_facts,
+    encode_spans,
+    plain,
+)
+from astraflow.wire.pb import control_plane_pb2 as pb
+
+_POOL_FIELDS = ("ready", "joining", "draining", "lost", "episodes_per_s", "tokens_per_s")
+_FLOW_FIELDS = (
+    "issued",
+    "open",
+    "admitted",
+    "tasks_queued",
+    "tasks_leased",
+    "leases_expired",
+    "tasks_returned",
+    "is_paused",
+)
+_STREAM_FIELDS = (
+    "batch_groups",
+    "max_staleness",
+    "admitted",
+    "buffered",
+    "in_batch",
+    "trained",
+    "issue_room",
+    "produced_per_s",
+    "consumed_per_s",
+    "steps",
+    "redelivered",
+    "wait_s",
+    "compute_s",
+    "publish_s",
+    "wait_fraction",
+    "is_waiting",
+    "reward_mean",
+    "reward_produced",
+    "tokens_mean",
+)
+_SAMPLE_FIELDS = (
+    "ordinal",
+    "at",
+    "fate",
+    "reward",
+    "prompt_text",
+    "completion_text",
+    "reference_text",
+    "tokens",
+    "model_tokens",
+    "is_truncated",
+)
+
+
+def encode_report(report: Report) -> pb.Report:
+    """Report -> message."""
+    return pb.Report(
+        run=report.run,
+        sequence=report.sequence,
+        at=report.at,
+        uptime_s=report.uptime_s,
+        simulated=report.simulated,
+        flows=[_encode_flow(flow) for flow in report.flows],
+        streams=[_encode_stream(stream) for stream in report.streams],
+        pools=[pb.PoolReport(id=pool.id, **_taken(pool, _POOL_FIELDS)) for pool in report.pools],
+        nodes=[_encode_node(node) for node in report.nodes],
+        events=[encode_event(event) for event in report.events],
+    )
+
+
+def decode_report(message: pb.Report) -> Report:
+    """Message -> report."""
+    return Report(
+        run=message.run,
+        sequence=message.sequence,
+        at=message.at,
+        uptime_s=message.uptime_s,
+        simulated=tuple(message.simulated),
+        flows=tuple(_decode_flow(flow) for flow in message.flows),
+        streams=tuple(_decode_stream(stream) for stream in message.streams),
+        pools=tuple(PoolReport(id=PoolId(pool.id), **_taken(pool, _POOL_FIELDS)) for pool in message.pools),
+        nodes=tuple(_decode_node(node) for node in message.nodes),
+        events=tuple(decode_event(event) for event in message.events),
+    )
+
+
+def encode_event(event: Event) -> pb.Event:
+    """Event -> message."""
+    return pb.Event(ordinal=event.ordinal, at=event.at, kind=event.kind, subject=event.subject, message=event.message)
+
+
+def decode_event(message: pb.Event) -> Event:
+    """Message -> event."""
+    return Event(
+        ordinal=message.ordinal, at=message.at, kind=message.kind, subject=message.subject, message=message.message
+    )
+
+
+def encode_sample(sample: SampledTrajectory) -> pb.SampledTrajectory:
+    """Sampled trajectory -> message."""
+    return pb.SampledTrajectory(
+        group=sample.group,
+        task=sample.task,
+        flow=sample.flow,
+        policy=sample.policy,
+        node=sample.node,
+        step=sample.step,
+        spans=encode_spans(sample.spans),
+        **_taken(sample, _SAMPLE_FIELDS),
+    )
+
+
+def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
+    """Message -> sampled trajectory."""
+    return SampledTrajectory(
+        group=GroupId(message.group),
+        task=TaskId(message.task),
+        flow=FlowId(message.flow),
+        policy=PolicyId(message.policy),
+        node=NodeId(message.node),
+        step=message.step if message.HasField("step") else None,
+        spans=decode_spans(message.spans),
+        **_taken(message, _SAMPLE_FIELDS),
+    )
+
+
+def _encode_flow(flow: FlowReport) -> pb.FlowReport:
+    return pb.FlowReport(
+        id=flow.id, dropped=dict(flow.dropped), episodes=dict(flow.episodes), **_taken(flow, _FLOW_FIELDS)
+    )
+
+
+def _decode_flow(message: pb.FlowReport) -> FlowReport:
+    return FlowReport(
+        id=FlowId(message.id),
+        dropped=plain(message.dropped),
+        episodes=plain(message.episodes),
+        **_taken(message, _FLOW_FIELDS),
+    )
+
+
+def _encode_stream(stream: StreamReport) -> pb.StreamReport:
+    return pb.StreamReport(
+        policy=stream.policy,
+        version=stream.version,
+        dropped=dict(stream.dropped),
+        staleness=dict(stream.staleness),
+        metrics=dict(stream.metrics),
+        **_taken(stream, _STREAM_FIELDS),
+    )
+
+
+def _decode_stream(message: pb.StreamReport) -> StreamReport:
+    return StreamReport(
+        policy=PolicyId(message.policy),
+        version=Version(message.version),
+        dropped=plain(message.dropped),
+        staleness={age: message.staleness[age] for age in sorted(message.staleness)},
+        metrics=plain(message.metrics),
+        **_taken(message, _STREAM_FIELDS),
+    )
+
+
+def _encode_node(node: NodeReport) -> pb.NodeReport:
+    return pb.NodeReport(
+        id=node.id,
+        facts=encode_facts(node.facts),
+        state=node.state.value,
+        joined_at=node.joined_at,
+        beat_age_s=node.beat_age_s,
+        leased=node.leased,
+        episodes_per_s=node.episodes_per_s,
+        tokens_per_s=node.tokens_per_s,
+        versions={policy: int(version) for policy, version in node.versions.items()},
+        counters=dict(node.counters),
+        gauges=dict(node.gauges),
+        lease_expiries=node.lease_expiries,
+        errors=node.errors,
+    )
+
+
+def _decode_node(message: pb.NodeReport) -> NodeReport:
+    try:
+        state = NodeState(message.state)
+    except ValueError:
+        raise InvalidInput(f"node {message.id} is in the unknown state {message.state!r}") from None
+    return NodeReport(
+        id=NodeId(message.id),
+        facts=decode_facts(message.facts),
+        state=state,
+        joined_at=message.joined_at,
+        beat_age_s=message.beat_age_s,
+        leased=message.leased,
+        episodes_per_s=message.episodes_per_s,
+        tokens_per_s=message.tokens_per_s,
+        versions=decode_versions(message.versions),
+        counters=plain(message.counters),
+        gauges=plain(message.gauges),
+        lease_expiries=message.lease_expiries,
+        errors=tuple(message.errors),
+    )
+
+
+def _taken(source: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Fields that have the same name and type in dataclass and message."""
+    return {name: getattr(source, name) for name in fields}

@@ -1,0 +1,271 @@
+"""The data plane's dataclasses and messages, both ways."""
+
+from collections.abc import Iterable, Iterator
+
+from astraflow.contract.batches import Batch, Row, StepReport, TrainerWelcome
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.tasks import Directive, FlowSpec, Lease, NodeStatus, PolicySpec, Task, Welcome
+from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.wire.codec_common import (
+    decode_json,
+    decode_prompt,
+    decode_trajectory,
+    decode_versions,
+    encode_json,
+    encode_prompt,
+    encode_trajectory,
+    plain,
+)
+from astraflow.wire.pb import common_pb2 as common
+from astraflow.wire.pb import data_plane_pb2 as pb
+
+PIECE_BYTES = 4 * 2**20
+"""A batch travels in pieces of about this size, whatever its size."""
+
+
+def encode_welcome(welcome: Welcome) -> pb.JoinReply:
+    """Welcome -> message."""
+    return pb.JoinReply(
+        node=welcome.node,
+        lease_s=welcome.lease_s,
+        beat_s=welcome.beat_s,
+        run=welcome.run,
+        weights_address=welcome.weights_address,
+        flows=[
+            pb.FlowSpec(id=flow.id, workflow_json=encode_json(flow.workflow), reward_json=encode_json(flow.reward))
+            for flow in welcome.flows
+        ],
+        policies=[common.Spec(id=policy.id, json=encode_json(policy.model)) for policy in welcome.policies],
+        engine_json=encode_json(welcome.engine),
+    )
+
+
+def decode_welcome(message: pb.JoinReply) -> Welcome:
+    """Message -> welcome."""
+    return Welcome(
+        node=NodeId(message.node),
+        lease_s=message.lease_s,
+        beat_s=message.beat_s,
+        run=message.run,
+        weights_address=message.weights_address,
+        flows=tuple(
+            FlowSpec(
+                id=FlowId(flow.id),
+                workflow=decode_json(flow.workflow_json, what=f"workflow of {flow.id}"),
+                reward=decode_json(flow.reward_json, what=f"reward of {flow.id}"),
+            )
+            for flow in message.flows
+        ),
+        policies=tuple(
+            PolicySpec(id=PolicyId(policy.id), model=decode_json(policy.json, what=f"model of {policy.id}"))
+            for policy in message.policies
+        ),
+        engine=decode_json(message.engine_json, what="engine"),
+    )
+
+
+def encode_lease(lease: Lease) -> pb.LeaseReply:
+    """Lease -> message; members of a group share one prompt."""
+    reply = pb.LeaseReply(lease_s=lease.lease_s)
+    places: dict[GroupId, int] = {}
+    for task in lease.tasks:
+        if task.group not in places:
+            places[task.group] = len(reply.prompts)
+            reply.prompts.append(encode_prompt(task.prompt))
+        reply.tasks.add(
+            id=task.id,
+            group=task.group,
+            flow=task.flow,
+            member=task.member,
+            attempt=task.attempt,
+            prompt=places[task.group],
+        )
+    return reply
+
+
+def decode_lease(message: pb.LeaseReply) -> Lease:
+    """Message -> lease."""
+    prompts = [decode_prompt(prompt) for prompt in message.prompts]
+    tasks = []
+    for task in message.tasks:
+        if task.prompt >= len(prompts):
+            raise InvalidInput(f"task {task.id} names prompt {task.prompt} of {len(prompts)}")
+        tasks.append(
+            Task(
+                id=TaskId(task.id),
+                group=GroupId(task.group),
+                flow=FlowId(task.flow),
+                member=task.member,
+                attempt=task.attempt,
+                prompt=prompts[task.prompt],
+            )
+        )
+    return Lease(tasks=tuple(tasks), lease_s=message.lease_s)
+
+
+def encode_episode(episode: Episode) -> pb.Episode:
+    """Episode -> message. The node is not in it: a push names it once."""
+    message = pb.Episode(
+        task=episode.task,
+        trajectories=[encode_trajectory(trajectory) for trajectory in episode.trajectories],
+        duration_s=episode.duration_s,
+    )
+    if episode.failure is not None:
+        message.failure_boundary = episode.failure.boundary.value
+        message.failure_message = episode.failure.message
+    return message
+
+
+def decode_episode(message: pb.Episode, node: NodeId) -> Episode:
+    """Message -> episode."""
+    return Episode(
+        task=TaskId(message.task),
+        node=node,
+        trajectories=tuple(decode_trajectory(trajectory) for trajectory in message.trajectories),
+        failure=_decode_failure(message),
+        duration_s=message.duration_s,
+    )
+
+
+def _decode_failure(message: pb.Episode) -> Failure | None:
+    if not message.failure_boundary:
+        return None
+    try:
+        boundary = Boundary(message.failure_boundary)
+    except ValueError:
+        known = ", ".join(boundary.value for boundary in Boundary)
+        raise InvalidInput(f"episode {message.task} failed at {message.failure_boundary!r}; known: {known}") from None
+    return Failure(boundary=boundary, message=message.failure_message)
+
+
+def encode_status(status: NodeStatus) -> pb.BeatRequest:
+    """Node status -> message."""
+    return pb.BeatRequest(
+        node=status.node,
+        running=status.running,
+        versions={policy: int(version) for policy, version in status.versions.items()},
+        counters=dict(status.counters),
+        gauges=dict(status.gauges),
+        errors=status.errors,
+    )
+
+
+def decode_status(message: pb.BeatRequest) -> NodeStatus:
+    """Message -> node status."""
+    return NodeStatus(
+        node=NodeId(message.node),
+        running=tuple(TaskId(task) for task in message.running),
+        versions=decode_versions(message.versions),
+        counters=plain(message.counters),
+        gauges=plain(message.gauges),
+        errors=tuple(message.errors),
+    )
+
+
+def encode_directive(directive: Directive) -> pb.BeatReply:
+    """Directive -> message."""
+    return pb.BeatReply(action=directive.action, reason=directive.reason)
+
+
+def decode_directive(message: pb.BeatReply) -> Directive:
+    """Message -> directive."""
+    return Directive(action=message.action, reason=message.reason)
+
+
+def encode_trainer_welcome(welcome: TrainerWelcome) -> pb.AttachReply:
+    """Trainer welcome -> message."""
+    return pb.AttachReply(
+        run=welcome.run, weights_address=welcome.weights_address, acknowledged_steps=welcome.acknowledged_steps
+    )
+
+
+def decode_trainer_welcome(message: pb.AttachReply) -> TrainerWelcome:
+    """Message -> trainer welcome."""
+    return TrainerWelcome(
+        run=message.run, weights_address=message.weights_address, acknowledged_steps=message.acknowledged_steps
+    )
+
+
+def encode_row(row: Row) -> pb.Row:
+    """Row -> message."""
+    return pb.Row(group=row.group, task=row.task, node=row.node, trajectory=encode_trajectory(row.trajectory))
+
+
+def decode_row(message: pb.Row) -> Row:
+    """Message -> row."""
+    return Row(
+        group=GroupId(message.group),
+        task=TaskId(message.task),
+        node=NodeId(message.node),
+        trajectory=decode_trajectory(message.trajectory),
+    )
+
+
+def encode_batch(batch: Batch) -> Iterator[pb.BatchPiece]:
+    """Batch -> pieces of bounded size, the head first."""
+    yield pb.BatchPiece(
+        head=pb.BatchHead(
+            id=batch.id,
+            policy=batch.policy,
+            version=batch.version,
+            is_redelivered=batch.is_redelivered,
+            rows=len(batch.rows),
+        )
+    )
+    piece, size_bytes = pb.BatchPiece(), 0
+    for row in batch.rows:
+        piece.rows.append(encode_row(row))
+        size_bytes += row.trajectory.tokens.nbytes + row.trajectory.logprobs.nbytes
+        if size_bytes >= PIECE_BYTES:
+            yield piece
+            piece, size_bytes = pb.BatchPiece(), 0
+    if piece.rows:
+        yield piece
+
+
+def decode_batch(pieces: Iterable[pb.BatchPiece]) -> Batch | None:
+    """Pieces -> batch; None for no pieces. Raises: InvalidInput when rows are missing."""
+    head: pb.BatchHead | None = None
+    rows: list[Row] = []
+    for piece in pieces:
+        if piece.HasField("head"):
+            head = piece.head
+        rows += [decode_row(row) for row in piece.rows]
+    if head is None:
+        return None
+    if len(rows) != head.rows:
+        raise InvalidInput(f"batch {head.id} came with {len(rows)} of its {head.rows} rows")
+    return Batch(
+        id=BatchId(head.id),
+        policy=PolicyId(head.policy),
+        version=Version(head.version),
+        is_redelivered=head.is_redelivered,
+        rows=tuple(rows),
+    )
+
+
+def encode_step(report: StepReport) -> pb.ReportStepRequest:
+    """Step report -> message."""
+    return pb.ReportStepRequest(
+        batch=report.batch,
+        policy=report.policy,
+        version=report.version,
+        wait_s=report.wait_s,
+        compute_s=report.compute_s,
+        publish_s=report.publish_s,
+        metrics=dict(report.metrics),
+    )
+
+
+def decode_step(message: pb.ReportStepRequest) -> StepReport:
+    """Message -> step report."""
+    return StepReport(
+        batch=BatchId(message.batch),
+        policy=PolicyId(message.policy),
+        version=Version(message.version),
+        wait_s=message.wait_s,
+        compute_s=message.compute_s,
+        publish_s=message.publish_s,
+        metrics=plain(message.metrics),
+    )

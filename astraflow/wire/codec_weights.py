@@ -1,0 +1,166 @@
+"""The weight plane's dataclasses and messages, both ways."""
+
+import xxhash
+
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import (
+    Chunk,
+    Dtype,
+    Manifest,
+    Probe,
+    TensorSpec,
+    Transfer,
+    TransferKind,
+    TransferPlan,
+    VersionNotice,
+)
+from astraflow.wire.codec_common import plain
+from astraflow.wire.pb import weight_plane_pb2 as pb
+
+HASH_BYTES = 32
+
+
+def encode_manifest(manifest: Manifest) -> pb.Manifest:
+    """Manifest -> message."""
+    message = pb.Manifest(
+        policy=manifest.policy,
+        version=manifest.version,
+        root_hash=manifest.root_hash,
+        metadata=dict(manifest.metadata),
+        tensors=[
+            pb.Tensor(
+                name=tensor.name,
+                dtype=tensor.dtype.value,
+                shape=tensor.shape,
+                offset=tensor.offset,
+                hash=tensor.hash,
+            )
+            for tensor in manifest.tensors
+        ],
+    )
+    if manifest.probe is not None:
+        probe = manifest.probe
+        message.probe.CopyFrom(
+            pb.Probe(tokens=probe.tokens, lengths=probe.lengths, scored_from=probe.scored_from, logprobs=probe.logprobs)
+        )
+    return message
+
+
+def decode_manifest(message: pb.Manifest) -> Manifest:
+    """Message -> manifest. Raises: InvalidInput for unknown dtypes or hashes of the wrong length."""
+    _check_hash(message.root_hash, "root hash")
+    return Manifest(
+        policy=PolicyId(message.policy),
+        version=Version(message.version),
+        tensors=tuple(_decode_tensor(tensor) for tensor in message.tensors),
+        root_hash=message.root_hash,
+        metadata=plain(message.metadata),
+        probe=_decode_probe(message.probe) if message.HasField("probe") else None,
+    )
+
+
+def encode_transfer(transfer: Transfer) -> pb.Transfer:
+    """Transfer -> message."""
+    return pb.Transfer(
+        kind=transfer.kind.value,
+        policy=transfer.policy,
+        target=transfer.target,
+        base=transfer.base,
+        size_bytes=transfer.size_bytes,
+        hash=transfer.hash,
+    )
+
+
+def decode_transfer(message: pb.Transfer) -> Transfer:
+    """Message -> transfer."""
+    _check_hash(message.hash, "transfer hash")
+    try:
+        kind = TransferKind(message.kind)
+    except ValueError:
+        raise InvalidInput(f"transfer kind {message.kind!r} is neither full nor delta") from None
+    return Transfer(
+        kind=kind,
+        policy=PolicyId(message.policy),
+        target=Version(message.target),
+        base=Version(message.base) if message.HasField("base") else None,
+        size_bytes=message.size_bytes,
+        hash=message.hash,
+    )
+
+
+def encode_plan(plan: TransferPlan) -> pb.PlanReply:
+    """Transfer plan -> message."""
+    return pb.PlanReply(
+        manifest=encode_manifest(plan.manifest), transfers=[encode_transfer(transfer) for transfer in plan.transfers]
+    )
+
+
+def decode_plan(message: pb.PlanReply) -> TransferPlan:
+    """Message -> transfer plan."""
+    return TransferPlan(
+        manifest=decode_manifest(message.manifest),
+        transfers=tuple(decode_transfer(transfer) for transfer in message.transfers),
+    )
+
+
+def encode_chunk(chunk: Chunk) -> pb.Chunk:
+    """Chunk -> message."""
+    return pb.Chunk(offset=chunk.offset, data=bytes(chunk.data), checksum=chunk.checksum)
+
+
+def decode_chunk(message: pb.Chunk) -> Chunk:
+    """Message -> chunk. Raises: CorruptData when its checksum does not match."""
+    if xxhash.xxh3_64_intdigest(message.data) != message.checksum:
+        raise CorruptData(f"the chunk at offset {message.offset} does not match its checksum: fetch it again")
+    return Chunk(offset=message.offset, data=message.data, checksum=message.checksum)
+
+
+def encode_notice(notice: VersionNotice) -> pb.VersionNotice:
+    """Version notice -> message."""
+    return pb.VersionNotice(
+        policy=notice.policy,
+        version=notice.version,
+        root_hash=notice.root_hash,
+        full_bytes=notice.full_bytes,
+        delta_bytes=notice.delta_bytes,
+        published_at=notice.published_at,
+    )
+
+
+def decode_notice(message: pb.VersionNotice) -> VersionNotice:
+    """Message -> version notice."""
+    return VersionNotice(
+        policy=PolicyId(message.policy),
+        version=Version(message.version),
+        root_hash=message.root_hash,
+        full_bytes=message.full_bytes,
+        delta_bytes=message.delta_bytes,
+        published_at=message.published_at,
+    )
+
+
+def _decode_tensor(message: pb.Tensor) -> TensorSpec:
+    _check_hash(message.hash, f"hash of tensor {message.name}")
+    try:
+        dtype = Dtype(message.dtype)
+    except ValueError:
+        known = ", ".join(dtype.value for dtype in Dtype)
+        raise InvalidInput(f"tensor {message.name} has dtype {message.dtype!r}; known: {known}") from None
+    return TensorSpec(
+        name=message.name, dtype=dtype, shape=tuple(message.shape), offset=message.offset, hash=message.hash
+    )
+
+
+def _decode_probe(message: pb.Probe) -> Probe:
+    lengths, scored_from = tuple(message.lengths), tuple(message.scored_from)
+    scored = sum(length - first for length, first in zip(lengths, scored_from, strict=False))
+    fits = len(message.tokens) == 4 * sum(lengths) and len(message.logprobs) == 4 * scored
+    if len(lengths) != len(scored_from) or not fits or any(a > b for a, b in zip(scored_from, lengths, strict=True)):
+        raise InvalidInput("the probe's lengths do not fit its bytes")
+    return Probe(tokens=message.tokens, lengths=lengths, scored_from=scored_from, logprobs=message.logprobs)
+
+
+def _check_hash(value: bytes, what: str) -> None:
+    if len(value) != HASH_BYTES:
+        raise InvalidInput(f"{what}: {len(value)} bytes, expected {HASH_BYTES}")
