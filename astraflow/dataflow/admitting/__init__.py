@@ -1,0 +1,1 @@
+"""After rollout: which groups are kept, and for which policy."""

@@ -1,0 +1,39 @@
+"""Drop groups whose rewards are all equal: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
+
+from pydantic import Field
+
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.runtime.config import Config
+
+
+class InformativeOptions(Config):
+    """What counts as equal."""
+
+    min_spread: float = Field(default=1e-6, ge=0)
+    """Largest minus smallest reward must exceed this."""
+
+
+@filters.register("informative", options=InformativeOptions)
+class Informative:
+    """A group-relative advantage of equal rewards is zero: training on it only dilutes the batch."""
+
+    def __init__(self, options: InformativeOptions) -> None:
+        self._min_spread = options.min_spread
+        self._easy = 0
+        self._hard = 0
+
+    def keep(self, group: RoutedGroup) -> bool:
+        """Whether the rewards differ."""
+        rewards = group.rewards()
+        if max(rewards) - min(rewards) > self._min_spread:
+            return True
+        if sum(rewards) / len(rewards) > 0.5:
+            self._easy += 1
+        else:
+            self._hard += 1
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        """Dropped groups by kind, since the service began."""
+        return {"dropped_easy": float(self._easy), "dropped_hard": float(self._hard)}

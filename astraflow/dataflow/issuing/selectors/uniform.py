@@ -1,0 +1,45 @@
+"""Every prompt equally likely, drawn with replacement."""
+
+import random
+from collections.abc import Mapping
+
+from astraflow.contract.tasks import Json
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.runtime.config import Config
+
+
+class UniformOptions(Config):
+    """Uniform sampling has nothing to set."""
+
+
+@selectors.register("uniform", options=UniformOptions)
+class Uniform:
+    """Draw n depends on the seed and n alone, so that the state is one number."""
+
+    def __init__(self, options: UniformOptions, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+        self._draws = 0
+
+    def select(self) -> int:
+        """The next draw."""
+        index = random.Random(f"{self._seed}/{self._draws}").randrange(self._size)
+        self._draws += 1
+        return index
+
+    def observe(self, index: int, rewards: tuple[float, ...]) -> None:
+        """Rewards do not matter here."""
+
+    def state_dict(self) -> dict[str, Json]:
+        """How many draws were made."""
+        return {"draws": self._draws}
+
+    def load_state_dict(self, state: Mapping[str, Json]) -> None:
+        """Go on with the next draw."""
+        draws = state["draws"]
+        assert isinstance(draws, int)
+        self._draws = draws
+
+    def metrics(self) -> dict[str, float]:
+        """Draws so far."""
+        return {"draws": float(self._draws)}

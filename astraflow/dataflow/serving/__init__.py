@@ -1,0 +1,1 @@
+"""At the batch: what a trainer learns from next."""

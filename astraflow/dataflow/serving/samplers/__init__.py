@@ -1,0 +1,6 @@
+"""The samplers that come with AstraFlow, by kind."""
+
+from astraflow.dataflow.serving.sampling import Sampler
+from astraflow.runtime.plugins import Registry
+
+samplers: Registry[Sampler] = Registry("sampler", built_in={"fresh": "astraflow.dataflow.serving.samplers.fresh"})
