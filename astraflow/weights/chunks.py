@@ -1,0 +1,72 @@
+"""Encoded files in checksummed pieces, and back: split anywhere, broken off anywhere, resumed where it broke off."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from blake3 import blake3
+from xxhash import xxh3_64_intdigest
+
+from astraflow.contract.errors import CorruptData
+from astraflow.contract.weights import Chunk, Transfer
+from astraflow.weights.tensors import Buffer, frozen
+
+CHUNK_BYTES = 2**20
+
+
+def split(data: bytes | memoryview, *, offset: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+    """The file `data` from `offset` on, as chunks that are views of it.
+
+    >>> [(chunk.offset, bytes(chunk.data)) for chunk in split(b"abcde", offset=1, chunk_bytes=3)]
+    [(1, b'bcd'), (4, b'e')]
+    """
+    view = memoryview(data)
+    for start in range(offset, len(view), chunk_bytes):
+        yield chunk_at(start, view[start : start + chunk_bytes])
+
+
+def chunk_at(offset: int, data: bytes | memoryview) -> Chunk:
+    """A chunk with its checksum."""
+    return Chunk(offset=offset, data=data, checksum=xxh3_64_intdigest(data))
+
+
+def check_chunk(chunk: Chunk, *, expected_offset: int, end: int) -> None:
+    """Raises: CorruptData unless the chunk is whole, is the next one, and stays inside the file."""
+    if xxh3_64_intdigest(chunk.data) != chunk.checksum:
+        raise CorruptData(f"the chunk at offset {chunk.offset} does not match its checksum")
+    if chunk.offset != expected_offset or chunk.offset + len(chunk.data) > end:
+        raise CorruptData(
+            f"a chunk covers bytes {chunk.offset} to {chunk.offset + len(chunk.data)}, "
+            f"expected to go on at {expected_offset} and end by {end}"
+        )
+
+
+class Assembly:
+    """One encoded file while it arrives. `received` is the offset to resume from."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self._buffer = np.empty(transfer.size_bytes, dtype=np.uint8)
+        self.received = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every byte is there."""
+        return self.received == self._transfer.size_bytes
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the next chunk. Raises: CorruptData; what was received before stays good."""
+        check_chunk(chunk, expected_offset=self.received, end=self._transfer.size_bytes)
+        end = self.received + len(chunk.data)
+        self._buffer[self.received : end] = np.frombuffer(chunk.data, dtype=np.uint8)
+        self.received = end
+
+    def finish(self) -> Buffer:
+        """The whole file, proven against the transfer's hash; read-only. Raises: CorruptData."""
+        check_file(self._transfer, self._buffer[: self.received])
+        return frozen(self._buffer)
+
+
+def check_file(transfer: Transfer, data: Buffer) -> None:
+    """Raises: CorruptData unless `data` is the file that `transfer` names."""
+    if data.nbytes != transfer.size_bytes or blake3(data.data).digest() != transfer.hash:
+        raise CorruptData(f"the {transfer.kind.value} file of version {transfer.target} does not match its hash")
