@@ -1,6 +1,7 @@
 """The weight plane: what trainers, nodes and mirrors say to a weight store."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferPlan, VersionNotice
@@ -37,22 +38,24 @@ class WeightPlaneClient:
         pieces = _publish_pieces(manifest, transfer, chunks)
         return (await self._link.call(self._stub.Publish, pieces, timeout_s=TRANSFER_TIMEOUT_S)).is_new
 
-    async def watch(self, policy: PolicyId, *, after: Version | None) -> AsyncIterator[VersionNotice]:
+    async def watch(self, policy: PolicyId, *, after: Version | None) -> AsyncGenerator[VersionNotice, None]:
         """The latest version at once if it is newer than `after`, then every new one, for ever."""
         request = pb.WatchRequest(policy=policy, after=after)
-        async for notice in self._link.stream(self._stub.Watch, request, timeout_s=None):
-            yield decode_notice(notice)
+        async with aclosing(self._link.stream(self._stub.Watch, request, timeout_s=None)) as notices:
+            async for notice in notices:
+                yield decode_notice(notice)
 
     async def plan(self, policy: PolicyId, *, have: Version | None, want: Version | None = None) -> TransferPlan:
         """The way with the fewest bytes from `have` to `want` (the latest by default). Raises: UnknownVersion."""
         request = pb.PlanRequest(policy=policy, have=have, want=want)
         return decode_plan(await self._link.call(self._stub.Plan, request, timeout_s=TIMEOUT_S))
 
-    async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncIterator[Chunk]:
+    async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncGenerator[Chunk, None]:
         """The encoded file from `offset` on, in order. Raises: CorruptData for a bad chunk, UnknownVersion."""
         request = pb.FetchRequest(transfer=encode_transfer(transfer), offset=offset)
-        async for chunk in self._link.stream(self._stub.Fetch, request, timeout_s=TRANSFER_TIMEOUT_S):
-            yield decode_chunk(chunk)
+        async with aclosing(self._link.stream(self._stub.Fetch, request, timeout_s=TRANSFER_TIMEOUT_S)) as chunks:
+            async for chunk in chunks:
+                yield decode_chunk(chunk)
 
     async def versions(self, policy: PolicyId) -> tuple[VersionNotice, ...]:
         """Every version that is kept, oldest first; empty for a policy without any."""

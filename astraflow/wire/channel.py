@@ -1,6 +1,6 @@
 """Dialling a service: channel options, credentials, deadlines, and errors turned back into what the server raised."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -75,7 +75,9 @@ class Link:
         except grpc.aio.AioRpcError as problem:
             raise from_status(problem, peer=self.address) from None
 
-    async def stream(self, method: Callable[..., Any], request: Any, *, timeout_s: float | None) -> AsyncIterator[Any]:
+    async def stream(
+        self, method: Callable[..., Any], request: Any, *, timeout_s: float | None
+    ) -> AsyncGenerator[Any, None]:
         """One request and a stream of replies; None for `timeout_s` only where the stream has no natural end."""
         call = method(request, timeout=timeout_s, metadata=self._metadata)
         try:
