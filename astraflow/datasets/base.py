@@ -1,0 +1,56 @@
+"""The port of datasets, and what made-up ones share."""
+
+import random
+from collections.abc import Iterator
+from typing import Protocol
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+
+QUESTION = "question"
+"""Field of a prompt: what the user asks, as text."""
+
+ANSWER = "answer"
+"""Field of a prompt: the one right answer, as text."""
+
+
+class Dataset(Protocol):
+    """A numbered list of prompts. Built by `datasets.build(spec, seed)`.
+
+    A prompt depends on the spec, the seed and its index alone, so that an integer is all a cursor has to remember.
+    Every prompt has the fields `question` and `answer`, and whatever else its reward or workflow wants.
+
+    A plug-in is a class in a module that registers itself; list the module under the entry point group
+    `astraflow.datasets`:
+
+        @datasets.register("riddles", options=RiddleOptions)
+        class Riddles:
+            def __init__(self, options: RiddleOptions, seed: int) -> None: ...
+    """
+
+    @property
+    def size(self) -> int:
+        """How many prompts there are, at least 1."""
+
+    def prompt(self, index: int) -> Prompt:
+        """Number `index`. Raises: InvalidInput outside `0 <= index < size`."""
+
+
+def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[str, str]]:
+    """Questions with their right answers, drawn for ever: what a supervised warm start learns from."""
+    draws = random.Random(f"examples/{seed}")
+    while True:
+        fields = dataset.prompt(draws.randrange(dataset.size)).fields
+        yield str(fields[QUESTION]), str(fields[ANSWER])
+
+
+def made_up(kind: str, index: int, *, question: str, answer: str) -> Prompt:
+    """A prompt that was made on the spot."""
+    return Prompt(id=PromptId(f"{kind}:{index}"), fields={QUESTION: question, ANSWER: answer})
+
+
+def check_index(index: int, size: int) -> None:
+    """Raises: InvalidInput when there is no such prompt."""
+    if not 0 <= index < size:
+        raise InvalidInput(f"prompt {index} does not exist: the dataset has {size}, numbered from 0")

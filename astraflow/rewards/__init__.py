@@ -1,0 +1,6 @@
+"""How completions are scored."""
+
+from astraflow.rewards.base import Reward
+from astraflow.runtime.plugins import Registry
+
+rewards: Registry[Reward] = Registry("reward", built_in={"exact_match": "astraflow.rewards.exact_match"})

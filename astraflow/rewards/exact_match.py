@@ -1,0 +1,33 @@
+"""Right or wrong, letter by letter."""
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.contract.tasks import Prompt
+from astraflow.rewards import rewards
+from astraflow.runtime.config import Config
+
+
+class ExactMatchOptions(Config):
+    """Where the right answer is."""
+
+    answer_field: str = "answer"
+    """Field of the prompt."""
+
+
+@rewards.register("exact_match", options=ExactMatchOptions)
+class ExactMatch:
+    """1 when the completion is the answer and the model ended it by itself, else 0.
+
+    Ending belongs to the answer: a model that writes the right letters and goes on has not learned to answer.
+    """
+
+    def __init__(self, options: ExactMatchOptions) -> None:
+        self._answer_field = options.answer_field
+
+    def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
+        """1 or 0. Raises: InvalidInput when the prompt has no answer."""
+        answer = prompt.fields.get(self._answer_field)
+        if not isinstance(answer, str):
+            known = ", ".join(sorted(prompt.fields))
+            raise InvalidInput(f"prompt {prompt.id} has no text in field {self._answer_field!r}; it has {known}")
+        return float(finish is Finish.STOP and completion == answer)

@@ -1,0 +1,77 @@
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.datasets import datasets
+from astraflow.datasets.base import examples
+from astraflow.datasets.scripted import Cue, cue_in
+
+SPECS: list[dict[str, Any]] = [
+    {"kind": "letters"},
+    {"kind": "letters", "operation": "sort", "alphabet": "0123456789", "length": 3},
+    {"kind": "arithmetic", "digits": 2},
+    {"kind": "arithmetic", "operation": "multiply"},
+    {"kind": "scripted", "size": 50, "hardest": 0.5},
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_prompts_depend_on_seed_and_index_alone(spec: dict[str, Any]) -> None:
+    one, same, other = (datasets.build(spec, seed) for seed in (3, 3, 4))
+
+    assert [one.prompt(index) for index in range(20)] == [same.prompt(index) for index in reversed(range(20))][::-1]
+    assert [one.prompt(index).fields for index in range(20)] != [other.prompt(index).fields for index in range(20)]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_an_index_outside_is_refused(spec: dict[str, Any]) -> None:
+    dataset = datasets.build(spec, 0)
+
+    for index in (-1, dataset.size):
+        with pytest.raises(InvalidInput, match="does not exist"):
+            dataset.prompt(index)
+
+
+def test_letters_are_reversed_or_sorted() -> None:
+    reverse = datasets.build({"kind": "letters"}, 0)
+    sort = datasets.build({"kind": "letters", "operation": "sort", "alphabet": "0123456789"}, 0)
+
+    turned, ordered = reverse.prompt(5).fields, sort.prompt(5).fields
+
+    assert reverse.size == 8**4
+    assert turned["question"] == f"rev {str(turned['answer'])[::-1]}="
+    assert str(ordered["question"])[5:9] != ""
+    assert ordered["answer"] == "".join(sorted(str(ordered["question"])[5:9]))
+    assert len({str(reverse.prompt(index).fields["question"]) for index in range(reverse.size)}) == reverse.size
+
+
+def test_sums_are_right() -> None:
+    dataset = datasets.build({"kind": "arithmetic"}, 0)
+
+    for index in range(dataset.size):
+        fields = dataset.prompt(index).fields
+        left, right = str(fields["question"]).removesuffix("=").split("+")
+        assert fields["answer"] == str(int(left) + int(right))
+
+
+def test_a_bad_alphabet_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="must be different characters"):
+        datasets.build({"kind": "letters", "alphabet": "aab"}, 0)
+
+
+def test_examples_never_end_and_follow_the_seed() -> None:
+    dataset = datasets.build({"kind": "arithmetic", "digits": 1}, 0)
+
+    drawn = list(islice(examples(dataset, seed=1), 500))
+
+    assert drawn == list(islice(examples(dataset, seed=1), 500))
+    assert all(str(eval(question.removesuffix("="))) == answer for question, answer in drawn)  # noqa: S307 (our own sums)
+
+
+def test_a_scripted_question_tells_its_answer() -> None:
+    fields = datasets.build({"kind": "scripted", "easiest": 0.5, "hardest": 0.5}, 0).prompt(3).fields
+
+    assert cue_in(str(fields["question"])) == Cue(word=str(fields["answer"]), difficulty=0.5)
+    assert cue_in("essay righteous") is None

@@ -1,0 +1,33 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.datasets.shuffle import Shuffle
+
+
+@given(size=st.integers(1, 300), seed=st.integers(0, 50))
+def test_every_item_comes_exactly_once(size: int, seed: int) -> None:
+    order = Shuffle(size, seed=seed)
+
+    assert sorted(order.item(place) for place in range(size)) == list(range(size))
+
+
+@given(size=st.integers(10**20, 10**40), place=st.integers(0, 10**20 - 1))
+def test_huge_orders_need_no_memory(size: int, place: int) -> None:
+    assert 0 <= Shuffle(size, seed=1).item(place) < size
+
+
+def test_the_seed_decides_the_order() -> None:
+    def order(seed: int) -> list[int]:
+        shuffle = Shuffle(100, seed=seed)
+        return [shuffle.item(place) for place in range(100)]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+    assert order(1) != sorted(order(1))
+
+
+def test_there_is_nothing_outside() -> None:
+    with pytest.raises(InvalidInput, match="the dataset has 5"):
+        Shuffle(5, seed=0).item(5)

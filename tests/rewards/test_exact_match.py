@@ -1,0 +1,26 @@
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.rewards import rewards
+from tests import make
+
+
+@pytest.mark.parametrize(
+    ("completion", "finish", "score"),
+    [
+        ("dcba", Finish.STOP, 1.0),
+        ("dcba", Finish.LENGTH, 0.0),
+        ("dcba ", Finish.STOP, 0.0),
+        ("", Finish.STOP, 0.0),
+    ],
+)
+def test_only_the_answer_that_ends_by_itself_counts(completion: str, finish: Finish, score: float) -> None:
+    assert rewards.build({"kind": "exact_match"}).score(make.prompt(), completion, finish) == score
+
+
+def test_a_prompt_without_an_answer_is_no_zero() -> None:
+    reward = rewards.build({"kind": "exact_match", "answer_field": "solution"})
+
+    with pytest.raises(InvalidInput, match="'solution'; it has answer, question"):
+        reward.score(make.prompt(), "dcba", Finish.STOP)
