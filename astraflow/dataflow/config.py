@@ -26,7 +26,7 @@ class FlowConfig(Config):
     """A group with fewer successful members is dropped as `failed`."""
     max_attempts: int = Field(default=3, ge=1)
     """Tries of a member before an infrastructure failure masks it out of its group."""
-    selector: Spec = {"kind": "uniform"}
+    selector: Spec = Field(default={"kind": "uniform"})
     """Before rollout: which prompt next."""
     filters: tuple[Spec, ...] = ({"kind": "keep_all"},)
     """After rollout, in order: a group that any of them refuses is dropped under that filter's name."""
@@ -39,7 +39,7 @@ class StreamConfig(Config):
     """Groups in a batch."""
     max_staleness: int = Field(default=2, ge=0)
     """How many versions before the trainer's a served row may have been begun; 0 is synchronous."""
-    sampler: Spec = {"kind": "fresh"}
+    sampler: Spec = Field(default={"kind": "fresh"})
     """At the batch: which of the buffered groups."""
 
 
@@ -54,7 +54,7 @@ class DataflowConfig(Config):
     """One for each policy."""
     models: dict[str, dict[str, Json]]
     """How nodes build each policy's model."""
-    engine: dict[str, Json] = {"kind": "scripted"}
+    engine: dict[str, Json] = Field(default={"kind": "scripted"})
     """The engine that nodes use unless told otherwise."""
     lease_s: float = Field(default=10.0, gt=0)
     """A task whose node is silent for this long goes to another."""

@@ -36,9 +36,7 @@ class Uniform:
 
     def load_state_dict(self, state: Mapping[str, Json]) -> None:
         """Go on with the next draw."""
-        draws = state["draws"]
-        assert isinstance(draws, int)
-        self._draws = draws
+        self._draws = int(str(state["draws"]))
 
     def metrics(self) -> dict[str, float]:
         """Draws so far."""

@@ -1,7 +1,7 @@
 """Each group once, in the order of its deadline, its arrival or its freshness.
 
-Earliest deadline first is the optimal order for jobs with deadlines on one server (Liu and Layland, 1973); here the deadline
-is the last version a group may still be trained at.
+Earliest deadline first is the optimal order for jobs with deadlines on one server (Liu and Layland, 1973); here the
+deadline is the last version a group may still be trained at.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,73 @@
+"""Groups that are out: which members are back, which failed, which are tried again."""
+
+from dataclasses import dataclass, field
+
+from astraflow.contract.ids import FlowId, GroupId, TaskId
+from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.trajectories import Episode, Group
+
+
+@dataclass(slots=True)
+class OpenGroup:
+    """One issued group until every member has a result that counts.
+
+    A member's infrastructure failure is retried elsewhere up to `max_attempts`; then, as any other failure, it is kept
+    as a masked member: its trajectories are left out of the group's mean and spread, never scored zero.
+    """
+
+    id: GroupId
+    flow: FlowId
+    prompt: Prompt
+    index: int
+    """Of the prompt in its dataset."""
+    size: int
+    attempts: dict[int, int] = field(default_factory=dict)
+    """Failed tries by member, where there were any."""
+    episodes: dict[int, Episode] = field(default_factory=dict)
+
+    def task(self, member: int) -> Task:
+        """The task of one member, at its present attempt."""
+        return Task(
+            id=TaskId(f"{self.id}/{member}"),
+            group=self.id,
+            flow=self.flow,
+            member=member,
+            attempt=self.attempts.get(member, 0),
+            prompt=self.prompt,
+        )
+
+    def open_tasks(self) -> list[Task]:
+        """Tasks of the members without a result."""
+        return [self.task(member) for member in range(self.size) if member not in self.episodes]
+
+    def retry(self, member: int, *, max_attempts: int) -> Task | None:
+        """Another try for a member whose infrastructure failed; None when it had all its tries."""
+        self.attempts[member] = self.attempts.get(member, 0) + 1
+        return self.task(member) if self.attempts[member] < max_attempts else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Every member has a result."""
+        return len(self.episodes) == self.size
+
+    @property
+    def succeeded(self) -> int:
+        """Members with trajectories."""
+        return sum(episode.failure is None for episode in self.episodes.values())
+
+    def finished(self) -> Group:
+        """The group as admission sees it, members in order."""
+        episodes = tuple(self.episodes[member] for member in sorted(self.episodes))
+        return Group(id=self.id, flow=self.flow, prompt=self.prompt, episodes=episodes)
+
+
+def parse_task_id(task_id: TaskId) -> tuple[GroupId, int] | None:
+    """Group and member of a task id `flow:ordinal/member`; None for anything else."""
+    group, slash, member = task_id.rpartition("/")
+    return (GroupId(group), int(member)) if slash and group and member.isdecimal() else None
+
+
+def ordinal_of(group_id: GroupId) -> int | None:
+    """The ordinal in a group id `flow:ordinal`; None for anything else."""
+    _, colon, ordinal = group_id.rpartition(":")
+    return int(ordinal) if colon and ordinal.isdecimal() else None

@@ -1,0 +1,162 @@
+"""What nodes do to a run: join, lease, push, beat, leave."""
+
+from collections.abc import Sequence
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
+from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Task
+from astraflow.contract.trajectories import Episode, Group
+from astraflow.dataflow.admitting.admitter import Admission
+from astraflow.dataflow.flow import UNKNOWN, Flow
+from astraflow.dataflow.issuing.groups import parse_task_id
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.run import Run, set_within
+from astraflow.dataflow.serving.stream import STALE
+
+BUFFERED = "buffered"
+"""Fate of a group that waits for a batch."""
+
+
+class NodeSide:
+    """The way of a task through a run, from lease to admitted group."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._next_flow = 0
+
+    def join(self, facts: NodeFacts) -> Node:
+        """A node takes part; tasks of the incarnation it replaces return at once, those it says it runs are its own."""
+        now = self._run.clock.now()
+        node, replaced = self._run.registry.join(facts, now=now, wall=self._run.clock.wall())
+        for flow in self._run.flows.values():
+            for earlier in replaced:
+                flow.return_all_of(earlier.id)
+            flow.leases.renew(node.id, facts.running, now=now)
+        self._run.events.add("node_joined", node.id, f"{facts.name} in pool {facts.pool} with engine {facts.engine}")
+        self._run.notify()
+        return node
+
+    async def lease(self, node_id: NodeId, capacity: int, *, wait_s: float) -> Lease:
+        """Up to `capacity` tasks, waiting up to `wait_s` for the first. Raises: UnknownNode."""
+        deadline = self._run.clock.now() + wait_s
+        while True:
+            changed = self._run.changed
+            node = self._run.registry.get(node_id)
+            tasks = [] if node.drain_reason is not None else self._lease(node_id, capacity)
+            if tasks or not await set_within(changed, deadline - self._run.clock.now()):
+                await self._run.journal.durable()
+                return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
+
+    async def push(self, node_id: NodeId, episodes: Sequence[Episode]) -> list[str]:
+        """Take episodes in; returns the fate of each once it is durable. Raises: UnknownNode, InvalidInput, StorageFull."""
+        self._run.registry.get(node_id)
+        self._check(episodes)
+        fates = [self._push(episode) for episode in episodes]
+        self._run.notify()
+        await self._run.journal.durable()
+        return fates
+
+    def beat(self, status: NodeStatus) -> Directive:
+        """A node reports, which renews its leases. Raises: UnknownNode."""
+        now = self._run.clock.now()
+        directive = self._run.registry.beat(status, now=now)
+        for flow in self._run.flows.values():
+            flow.leases.renew(status.node, status.running, now=now)
+        return directive
+
+    def leave(self, node_id: NodeId, reason: str) -> int:
+        """A node says goodbye; its tasks return at once. Raises: UnknownNode."""
+        node = self._run.registry.leave(node_id)
+        returned = sum(flow.return_all_of(node.id) for flow in self._run.flows.values())
+        self._run.events.add("node_left", node.id, f"{reason or 'no reason given'}; {returned} tasks returned")
+        self._run.notify()
+        return returned
+
+    def tick(self) -> None:
+        """What time brings: leases that run out, nodes that went quiet."""
+        now = self._run.clock.now()
+        for flow in self._run.flows.values():
+            for _, holder in flow.expire(now=now):
+                if holder is not None:
+                    self._count_expiry(holder)
+        for node in self._run.registry.lose_silent(now=now, after_s=self._run.lease_s):
+            self._run.events.add(
+                "node_lost", node.id, f"no beat for {now - node.beat_at:.0f} s; its tasks go to others"
+            )
+        self._run.notify()
+
+    def _lease(self, node_id: NodeId, capacity: int) -> list[Task]:
+        """Queued tasks first, then new groups from the flows in turn, as the gates allow."""
+        tasks: list[Task] = []
+        now = self._run.clock.now()
+        for flow in self._run.flows.values():
+            tasks += flow.leases.lease(node_id, capacity - len(tasks), now=now)
+        flows = list(self._run.flows.values())
+        idle = 0
+        while len(tasks) < capacity and idle < len(flows):
+            flow = flows[self._next_flow % len(flows)]
+            self._next_flow += 1
+            if not self._may_issue(flow):
+                idle += 1
+                continue
+            idle = 0
+            self._run.records.issued(flow.issue())
+            for policy in flow.policies:
+                self._run.streams[policy].counts.issued += 1
+            tasks += flow.leases.lease(node_id, capacity - len(tasks), now=now)
+        return tasks
+
+    def _may_issue(self, flow: Flow) -> bool:
+        if flow.is_paused or self._run.journal.failure is not None:
+            return False
+        return all(self._run.streams[policy].issue_room > 0 for policy in flow.policies)
+
+    def _push(self, episode: Episode) -> str:
+        flow = self._flow_of(episode.task)
+        if flow is None:
+            return UNKNOWN
+        taken = flow.take(episode)
+        self._run.journal.touch()
+        if taken.counted is not None and taken.group is not None:
+            self._run.records.accepted(taken.group, taken.counted)
+            self._note_rewards(taken.counted)
+        if taken.finished is not None and taken.admission is not None:
+            flow.count_admission(taken.admission)
+            self._finish(taken.finished, taken.admission)
+        return taken.fate
+
+    def _finish(self, group: Group, admission: Admission) -> None:
+        """Put a group's shares into their streams, or note why not."""
+        now = self._run.clock.now()
+        fates: dict[PolicyId, str] = dict(admission.refused)
+        for policy in admission.refused:
+            self._run.streams[policy].counts.refused += 1
+        for policy, routed in admission.kept.items():
+            is_buffered = self._run.streams[policy].admit(routed)
+            fates[policy] = BUFFERED if is_buffered else STALE
+            if is_buffered:
+                self._run.ledger[policy].produced.add(1, now=now)
+        self._run.records.closed(group.id, [policy for policy, fate in fates.items() if fate == BUFFERED])
+        self._run.samples.add(group, lambda policy: fates.get(policy, BUFFERED), at=self._run.clock.wall())
+
+    def _check(self, episodes: Sequence[Episode]) -> None:
+        """Refuse a push as a whole before anything of it is taken in."""
+        for episode in episodes:
+            for trajectory in episode.trajectories:
+                if trajectory.policy not in self._run.streams:
+                    known = ", ".join(self._run.streams)
+                    raise InvalidInput(f"episode {episode.task}: no policy {trajectory.policy!r} here; known: {known}")
+
+    def _flow_of(self, task: TaskId) -> Flow | None:
+        parsed = parse_task_id(task)
+        return self._run.flows.get(FlowId(parsed[0].rpartition(":")[0])) if parsed and ":" in parsed[0] else None
+
+    def _note_rewards(self, episode: Episode) -> None:
+        now = self._run.clock.now()
+        for trajectory in episode.trajectories:
+            self._run.ledger[trajectory.policy].rewards.add(trajectory.reward, now=now)
+
+    def _count_expiry(self, holder: NodeId) -> None:
+        for node in self._run.registry.nodes():
+            if node.id == holder:
+                node.lease_expiries += 1

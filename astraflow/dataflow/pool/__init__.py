@@ -1,0 +1,1 @@
+"""Who takes part: nodes that joined, and nodes that went quiet."""

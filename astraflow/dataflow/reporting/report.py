@@ -1,0 +1,132 @@
+"""The state of a run, as data."""
+
+from collections import Counter
+
+from astraflow.contract.ids import PoolId
+from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.reporting.ledger import Activity
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.serving.stream import Stream
+
+EVENTS_SHOWN = 50
+
+
+def build_report(run: Run, *, name: str, sequence: int, now: float, wall: float, uptime_s: float) -> Report:
+    """Everything that is measured, at one moment. `now` is monotonic, `wall` Unix seconds."""
+    nodes = tuple(_node_report(run, node, now=now) for node in run.registry.nodes())
+    return Report(
+        run=name,
+        sequence=sequence,
+        at=wall,
+        uptime_s=uptime_s,
+        simulated=_simulated(run),
+        flows=tuple(_flow_report(flow) for flow in run.flows.values()),
+        streams=tuple(
+            _stream_report(stream, run.ledger[policy], now=now, is_waiting=run.waiting[policy] > 0)
+            for policy, stream in run.streams.items()
+        ),
+        pools=_pool_reports(nodes),
+        nodes=nodes,
+        events=run.events.latest(EVENTS_SHOWN),
+    )
+
+
+def _simulated(run: Run) -> tuple[str, ...]:
+    engines = {f"engine {node.facts.engine}" for node in run.registry.nodes() if node.facts.is_simulated}
+    trainers = {f"trainer {facts['backend']}" for facts in run.trainers.values() if facts["is_simulated"]}
+    return tuple(sorted(engines | trainers))
+
+
+def _flow_report(flow: Flow) -> FlowReport:
+    counts = flow.counts
+    return FlowReport(
+        id=flow.id,
+        issued=flow.issued,
+        open=len(flow.open),
+        admitted=counts.admitted,
+        dropped=dict(counts.dropped),
+        tasks_queued=flow.leases.queued,
+        tasks_leased=flow.leases.held,
+        episodes=dict(counts.episodes),
+        leases_expired=counts.leases_expired,
+        tasks_returned=counts.tasks_returned,
+        is_paused=flow.is_paused,
+    )
+
+
+def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting: bool) -> StreamReport:
+    counts, totals = stream.counts, stream.counts.totals
+    wall_s = sum(step["wall_s"] for step in stream.recent)
+    staleness: Counter[int] = Counter()
+    for step in stream.recent:
+        staleness.update({int(age): rows for age, rows in step["staleness"].items()})
+    produced = activity.rewards.mean(now=now)
+    last = stream.last_step
+    return StreamReport(
+        policy=stream.policy,
+        version=stream.version,
+        batch_groups=stream.batch_groups,
+        max_staleness=stream.max_staleness,
+        admitted=counts.admitted,
+        buffered=len(stream.buffer),
+        in_batch=stream.in_batch,
+        trained=counts.trained,
+        dropped=dict(counts.dropped),
+        issue_room=stream.issue_room,
+        produced_per_s=activity.produced.rate(now=now),
+        consumed_per_s=activity.consumed.rate(now=now),
+        staleness=dict(staleness),
+        steps=counts.steps,
+        redelivered=counts.redelivered,
+        wait_s=totals.wait_s,
+        compute_s=totals.compute_s,
+        publish_s=totals.publish_s,
+        wait_fraction=sum(step["wait_s"] for step in stream.recent) / wall_s if wall_s else 0.0,
+        is_waiting=is_waiting,
+        reward_mean=last.get("reward_mean", produced or 0.0),
+        reward_produced=produced or 0.0,
+        tokens_mean=last.get("tokens_mean", 0.0),
+        metrics=dict(last),
+    )
+
+
+def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
+    episodes_per_s, tokens_per_s = node.rates()
+    status = node.status
+    return NodeReport(
+        id=node.id,
+        facts=node.facts,
+        state=node.state,
+        joined_at=node.joined_at,
+        beat_age_s=max(0.0, now - node.beat_at),
+        leased=sum(flow.leases.held_by(node.id) for flow in run.flows.values()),
+        episodes_per_s=episodes_per_s,
+        tokens_per_s=tokens_per_s,
+        versions=dict(status.versions) if status else {},
+        counters=dict(status.counters) if status else {},
+        gauges=dict(status.gauges) if status else {},
+        lease_expiries=node.lease_expiries,
+        errors=status.errors if status else (),
+    )
+
+
+def _pool_reports(nodes: tuple[NodeReport, ...]) -> tuple[PoolReport, ...]:
+    members: dict[PoolId, list[NodeReport]] = {}
+    for node in nodes:
+        members.setdefault(node.facts.pool, []).append(node)
+    return tuple(_pool_report(pool, members[pool]) for pool in sorted(members))
+
+
+def _pool_report(pool: PoolId, nodes: list[NodeReport]) -> PoolReport:
+    states = Counter(node.state for node in nodes)
+    return PoolReport(
+        id=pool,
+        ready=states[NodeState.READY],
+        joining=states[NodeState.JOINING],
+        draining=states[NodeState.DRAINING],
+        lost=states[NodeState.LOST],
+        episodes_per_s=sum(node.episodes_per_s for node in nodes),
+        tokens_per_s=sum(node.tokens_per_s for node in nodes),
+    )

@@ -1,0 +1,118 @@
+"""One run: its flows, streams and nodes, and how they come back after a restart.
+
+All state lives on one event loop and changes in plain synchronous steps; whoever must wait (for a task, for a batch)
+waits for a change and looks again. What is answered to the outside is answered after the journal says it is durable.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput, UnknownPolicy
+from astraflow.contract.ids import FlowId, NodeId, PolicyId
+from astraflow.contract.tasks import Json
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.pool.registry import Registry
+from astraflow.dataflow.records import Records
+from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.reporting.ledger import Ledger
+from astraflow.dataflow.reporting.samples import Samples
+from astraflow.dataflow.serving.stream import Stream
+from astraflow.runtime.clock import Clock
+
+
+class Run:
+    """The state that the three loops share; `NodeSide` and `TrainerSide` are what they do to it."""
+
+    def __init__(
+        self,
+        flows: Mapping[FlowId, Flow],
+        streams: Mapping[PolicyId, Stream],
+        *,
+        journal: Journal,
+        samples: Samples,
+        lease_s: float,
+        clock: Clock,
+    ) -> None:
+        self.flows = dict(flows)
+        self.streams = dict(streams)
+        self.registry = Registry()
+        self.journal = journal
+        self.records = Records(journal)
+        self.events = Events(journal, clock)
+        self.samples = samples
+        self.ledger = Ledger(list(streams), now=clock.now())
+        self.trainers: dict[PolicyId, dict[str, Json]] = {}
+        """What the trainer of each policy said about itself."""
+        self.waiting: Counter[PolicyId] = Counter()
+        """Pulls that wait for a batch now."""
+        self.lease_s = lease_s
+        self.clock = clock
+        self.changed = asyncio.Event()
+        """Set, and replaced, at the next change: take it before looking, then wait for it."""
+
+    def stream(self, policy: PolicyId) -> Stream:
+        """The stream of a policy. Raises: UnknownPolicy."""
+        if policy not in self.streams:
+            raise UnknownPolicy(f"this run has no policy {policy!r}; it has {', '.join(self.streams)}")
+        return self.streams[policy]
+
+    def drain_node(self, node_id: NodeId, *, actor: str, reason: str) -> str:
+        """Have a node finish what runs and leave. Raises: UnknownNode."""
+        node = self.registry.drain(node_id, f"{actor}: {reason}")
+        self.events.add("node_drained", node.id, f"asked by {actor}: {reason}")
+        return f"{node.id} leases nothing more; it leaves when what runs has ended"
+
+    def pause_flow(self, flow_id: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
+        """Stop or go on issuing. Raises: InvalidInput."""
+        if flow_id not in self.flows:
+            raise InvalidInput(f"this run has no flow {flow_id!r}; it has {', '.join(self.flows)}")
+        self.flows[flow_id].is_paused = is_paused
+        word = "paused" if is_paused else "resumed"
+        self.events.add(f"flow_{word}", flow_id, f"by {actor}: {reason}")
+        self.notify()
+        return f"{flow_id} is {word}"
+
+    def restore(self, *, grace_s: float) -> None:
+        """Take up what the journal holds, and have it keep the rest from now on."""
+        for name, part in self._parts().items():
+            saved = self.journal.saved_state(name)
+            if saved is not None:
+                part.load_state_dict(saved)
+            self.journal.keep_state(name, part.state_dict)
+        saved = self.journal.saved_state("trainers")
+        self.trainers = {PolicyId(policy): facts for policy, facts in (saved or {}).items()}
+        self.journal.keep_state("trainers", lambda: {str(policy): dict(f) for policy, f in self.trainers.items()})
+        recovered = self.records.recover()
+        now = self.clock.now()
+        for flow in self.flows.values():
+            groups = [group for group in recovered.open_groups if group.flow == flow.id]
+            flow.restore(groups, now=now, grace_s=grace_s)
+        for policy, stream in self.streams.items():
+            stream.restore(recovered.buffered.get(policy, []), recovered.batches.get(policy))
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "registry": self.registry,
+            **{f"flow {flow_id}": flow for flow_id, flow in self.flows.items()},
+            **{f"stream {policy}": stream for policy, stream in self.streams.items()},
+        }
+
+    def notify(self) -> None:
+        """Something changed: whoever waits looks again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+async def set_within(event: asyncio.Event, wait_s: float) -> bool:
+    """Whether the event was set within that many seconds."""
+    if wait_s <= 0:
+        return False
+    try:
+        async with asyncio.timeout(wait_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

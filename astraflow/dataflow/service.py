@@ -1,0 +1,176 @@
+"""The dataflow role: builds a run from its configuration and serves it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.reports import Report
+from astraflow.contract.tasks import FlowSpec, PolicySpec, Welcome
+from astraflow.dataflow.admitting.admitter import Admitter
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.issuing.issuer import Issuer
+from astraflow.dataflow.issuing.leases import Leases
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.reporting.samples import Samples
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.servicers import ControlService, NodeDataService, TrainerDataService
+from astraflow.dataflow.serving.samplers import samplers
+from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.datasets import datasets
+from astraflow.runtime.aio import periodic
+from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.service import run_until
+from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
+from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
+from astraflow.wire.server import Listen, serving
+from astraflow.workflows import workflows
+
+log = get_logger()
+
+TICK_S = 0.25
+"""How often leases and beats are checked."""
+
+GRACE_BEATS = 3
+"""After a restart, nodes have this many beats to say which tasks they still run."""
+
+
+async def serve(
+    config: DataflowConfig,
+    *,
+    listen: Listen,
+    directory: Path,
+    weights_address: str,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
+    clock: Clock | None = None,
+) -> None:
+    """Serve a run until `stop`; its state is kept in `directory` and taken up from there.
+
+    Raises: InvalidInput for a configuration that does not fit together, a port in use, or a directory that cannot be
+    written.
+    """
+    clock = clock or SystemClock()
+    journal = Journal(directory / "journal.sqlite")
+    run = build_run(config, journal=journal, clock=clock)
+    run.restore(grace_s=min(config.lease_s, GRACE_BEATS * config.beat_s))
+    service = Service(config, run, journal=journal, weights_address=weights_address, clock=clock)
+    async with serving(listen, service.register) as address:
+        on_ready(address)
+        log.info("dataflow_ready", address=address, run=config.run)
+        await run_until(stop, service.work(), drain=service.drain)
+
+
+class Service:
+    """A run with everything that goes on around it."""
+
+    def __init__(
+        self, config: DataflowConfig, run: Run, *, journal: Journal, weights_address: str, clock: Clock
+    ) -> None:
+        self._config = config
+        self._run = run
+        self._nodes = NodeSide(run)
+        self._journal = journal
+        self._history = History(journal, config.history)
+        self._weights_address = weights_address
+        self._clock = clock
+        self._began_at = clock.now()
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the data and control planes to a server."""
+        trainers = TrainerDataService(
+            TrainerSide(self._run), name=self._config.run, weights_address=self._weights_address
+        )
+        add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome), server)
+        add_TrainerDataServicer_to_server(trainers, server)
+        add_ControlPlaneServicer_to_server(ControlService(self._run, self._history, self.report), server)
+
+    async def work(self) -> None:
+        """Commit, check leases and report, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._journal.run())
+            tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
+            tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
+
+    async def drain(self) -> None:
+        """Nothing to finish: whatever was answered is durable, whoever waits comes back."""
+
+    def report(self) -> Report:
+        """The state of the run now."""
+        return build_report(
+            self._run,
+            name=self._config.run,
+            sequence=self._history.next_sequence,
+            now=self._clock.now(),
+            wall=self._clock.wall(),
+            uptime_s=self._clock.now() - self._began_at,
+        )
+
+    def _welcome(self, node: Node) -> Welcome:
+        config = self._config
+        return Welcome(
+            node=node.id,
+            lease_s=config.lease_s,
+            beat_s=config.beat_s,
+            run=config.run,
+            weights_address=self._weights_address,
+            flows=tuple(flow.spec for flow in self._run.flows.values()),
+            policies=tuple(PolicySpec(id=PolicyId(policy), model=model) for policy, model in config.models.items()),
+            engine=config.engine,
+        )
+
+    async def _tick(self) -> None:
+        self._nodes.tick()
+
+    async def _report(self) -> None:
+        self._history.add(self.report())
+
+
+def build_run(config: DataflowConfig, *, journal: Journal, clock: Clock) -> Run:
+    """A run as configured, before it takes up any state. Raises: InvalidInput."""
+    return Run(
+        {FlowId(name): _flow(config, FlowId(name), flow) for name, flow in config.flows.items()},
+        {PolicyId(name): _stream(PolicyId(name), stream) for name, stream in config.streams.items()},
+        journal=journal,
+        samples=Samples(config.samples),
+        lease_s=config.lease_s,
+        clock=clock,
+    )
+
+
+def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig) -> Flow:
+    policies = workflows.build(flow.workflow).policies
+    dataset = datasets.build(flow.dataset, config.seed)
+    selector = selectors.build(flow.selector, dataset.size, config.seed)
+    return Flow(
+        FlowSpec(id=flow_id, workflow=flow.workflow, reward=flow.reward),
+        policies,
+        issuer=Issuer(flow_id, dataset, selector, group_size=flow.group_size),
+        leases=Leases(config.lease_s),
+        admitter=Admitter(
+            policies,
+            [(spec["kind"], filters.build(spec)) for spec in flow.filters],
+            min_group_size=min(flow.min_group_size, flow.group_size),
+        ),
+        max_attempts=flow.max_attempts,
+    )
+
+
+def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
+    return Stream(
+        policy,
+        batch_groups=stream.batch_groups,
+        max_staleness=stream.max_staleness,
+        sampler=samplers.build(stream.sampler),
+    )

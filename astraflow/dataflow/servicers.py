@@ -1,0 +1,154 @@
+"""The data and control planes as gRPC sees them: decode, call, encode."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from astraflow.contract.batches import TrainerWelcome
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.reports import Report
+from astraflow.contract.tasks import Welcome
+from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.wire.codec_common import decode_facts
+from astraflow.wire.codec_control import encode_report, encode_sample
+from astraflow.wire.codec_data import (
+    decode_episode,
+    decode_status,
+    decode_step,
+    encode_batch,
+    encode_directive,
+    encode_lease,
+    encode_trainer_welcome,
+    encode_welcome,
+)
+from astraflow.wire.pb import common_pb2 as common
+from astraflow.wire.pb import control_plane_pb2 as control
+from astraflow.wire.pb import data_plane_pb2 as data
+from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer
+from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, TrainerDataServicer
+
+MAX_WAIT_S = 60.0
+"""A long poll is never longer, whatever is asked."""
+
+MAX_PAGE = 1000
+
+
+class NodeDataService(NodeDataServicer):
+    """Node side of the data plane."""
+
+    def __init__(self, nodes: NodeSide, welcome: Callable[[Node], Welcome]) -> None:
+        self._nodes = nodes
+        self._welcome = welcome
+
+    async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
+        """See the proto."""
+        return encode_welcome(self._welcome(self._nodes.join(decode_facts(request))))
+
+    async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
+        """See the proto."""
+        wait_s = min(request.wait_s, MAX_WAIT_S)
+        return encode_lease(await self._nodes.lease(NodeId(request.node), request.capacity, wait_s=wait_s))
+
+    async def Push(self, request: data.PushRequest, context: Any) -> data.PushReply:  # noqa: N802
+        """See the proto."""
+        node = NodeId(request.node)
+        episodes = [decode_episode(episode, node) for episode in request.episodes]
+        return data.PushReply(fates=await self._nodes.push(node, episodes))
+
+    async def Beat(self, request: data.BeatRequest, context: Any) -> data.BeatReply:  # noqa: N802
+        """See the proto."""
+        return encode_directive(self._nodes.beat(decode_status(request)))
+
+    async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
+        """See the proto."""
+        return data.LeaveReply(returned=self._nodes.leave(NodeId(request.node), request.reason))
+
+
+class TrainerDataService(TrainerDataServicer):
+    """Trainer side of the data plane."""
+
+    def __init__(self, trainers: TrainerSide, *, name: str, weights_address: str) -> None:
+        self._trainers = trainers
+        self._name = name
+        self._weights_address = weights_address
+
+    async def Attach(self, request: data.AttachRequest, context: Any) -> data.AttachReply:  # noqa: N802
+        """See the proto."""
+        stream = self._trainers.attach(
+            PolicyId(request.policy),
+            Version(request.version),
+            backend=request.backend,
+            is_simulated=request.is_simulated,
+        )
+        return encode_trainer_welcome(
+            TrainerWelcome(
+                run=self._name, weights_address=self._weights_address, acknowledged_steps=stream.counts.steps
+            )
+        )
+
+    async def PullBatch(  # noqa: N802
+        self, request: data.PullBatchRequest, context: Any
+    ) -> AsyncIterator[data.BatchPiece]:
+        """See the proto."""
+        wait_s = min(request.wait_s, MAX_WAIT_S)
+        batch = await self._trainers.pull(PolicyId(request.policy), Version(request.version), wait_s=wait_s)
+        for piece in encode_batch(batch) if batch else ():
+            yield piece
+
+    async def ReportStep(self, request: data.ReportStepRequest, context: Any) -> data.ReportStepReply:  # noqa: N802
+        """See the proto."""
+        return data.ReportStepReply(is_first=await self._trainers.report_step(decode_step(request)))
+
+
+class ControlService(ControlPlaneServicer):
+    """Watch and steer."""
+
+    def __init__(self, run: Run, history: History, report: Callable[[], Report]) -> None:
+        self._run = run
+        self._history = history
+        self._report = report
+
+    async def GetReport(self, request: control.GetReportRequest, context: Any) -> control.Report:  # noqa: N802
+        """See the proto."""
+        return encode_report(self._report())
+
+    async def WatchReport(  # noqa: N802
+        self, request: control.WatchReportRequest, context: Any
+    ) -> AsyncIterator[control.Report]:
+        """See the proto."""
+        async for report in self._history.watch():
+            yield encode_report(report)
+
+    async def History(self, request: control.HistoryRequest, context: Any) -> control.HistoryReply:  # noqa: N802
+        """See the proto."""
+        reports = self._history.after(request.after_sequence, limit=min(request.limit, MAX_PAGE))
+        return control.HistoryReply(reports=[encode_report(report) for report in reports])
+
+    async def Trajectories(  # noqa: N802
+        self, request: control.TrajectoriesRequest, context: Any
+    ) -> control.TrajectoriesReply:
+        """See the proto."""
+        page = self._run.samples.page(
+            policy=request.policy,
+            step=request.step if request.HasField("step") else None,
+            group=request.group,
+            before=request.before if request.HasField("before") else None,
+            limit=min(request.limit, MAX_PAGE),
+        )
+        return control.TrajectoriesReply(trajectories=[encode_sample(sample) for sample in page])
+
+    async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:  # noqa: N802
+        """See the proto."""
+        return control.ControlReply(
+            message=self._run.drain_node(NodeId(request.node), actor=request.actor, reason=request.reason)
+        )
+
+    async def PauseFlow(self, request: control.PauseFlowRequest, context: Any) -> control.ControlReply:  # noqa: N802
+        """See the proto."""
+        message = self._run.pause_flow(
+            FlowId(request.flow), is_paused=request.is_paused, actor=request.actor, reason=request.reason
+        )
+        return control.ControlReply(message=message)

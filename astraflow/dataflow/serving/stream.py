@@ -1,0 +1,218 @@
+"""What one policy's trainer consumes."""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import BatchId, PolicyId, Version
+from astraflow.contract.tasks import Json
+from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.issuing.throttle import issue_room
+from astraflow.dataflow.serving.buffer import Buffer
+from astraflow.dataflow.serving.sampling import Sampler
+
+STALE = "stale"
+"""Reason of a group that was begun too many versions ago."""
+
+RECENT_STEPS = 10
+"""Steps that windowed figures look back on."""
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """Sums over all steps of the run, seconds."""
+
+    wait_s: float = 0.0
+    compute_s: float = 0.0
+    publish_s: float = 0.0
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """Groups of one stream since the run began. `admitted == buffered + in_batch + trained + sum(dropped)` always."""
+
+    issued: int = 0
+    refused: int = 0
+    """Dropped at admission: they never reached the stream, but count for the gate."""
+    admitted: int = 0
+    trained: int = 0
+    steps: int = 0
+    redelivered: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    totals: StepTotals = field(default_factory=StepTotals)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBatch:
+    """A batch that belongs to the trainer until it is acknowledged."""
+
+    id: BatchId
+    version: Version
+    groups: tuple[RoutedGroup, ...]
+
+
+class Stream:
+    """Buffer and batches of one policy.
+
+        admitted ──► buffered ──► in batch ──► trained
+                        │
+                        └──► dropped (stale)
+
+    At most one batch is out; it is served again, the same, until its step is reported.
+    """
+
+    def __init__(self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: Sampler) -> None:
+        self.policy = policy
+        self.batch_groups = batch_groups
+        self.max_staleness = max_staleness
+        self._sampler = sampler
+        self.version = Version(0)
+        """The trainer's, as far as it told."""
+        self.buffer = Buffer()
+        self.batch: ServedBatch | None = None
+        self.counts = StreamCounts()
+        self.last_step: dict[str, float] = {}
+        """Reward, tokens and the trainer's own metrics of the last step."""
+        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
+        """Wait and wall seconds and staleness of the latest steps."""
+        self._was_delivered = False
+
+    @property
+    def issue_room(self) -> int:
+        """How many more groups the staleness gate lets out."""
+        dropped = self.counts.refused + sum(self.counts.dropped.values())
+        return issue_room(
+            version=self.version,
+            max_staleness=self.max_staleness,
+            batch_groups=self.batch_groups,
+            issued=self.counts.issued,
+            dropped=dropped,
+        )
+
+    @property
+    def in_batch(self) -> int:
+        """Groups of the batch that is out."""
+        return len(self.batch.groups) if self.batch else 0
+
+    def admit(self, group: RoutedGroup) -> bool:
+        """Buffer a group; False when it is too stale already, which counts it as dropped."""
+        self.counts.admitted += 1
+        if group.born < self._oldest_admissible:
+            self.counts.dropped[STALE] += 1
+            return False
+        self.buffer.put(group)
+        return True
+
+    def attach(self, version: Version) -> None:
+        """A trainer at `version` consumes from now on."""
+        self.version = max(self.version, version)
+
+    def evict_stale(self) -> list[RoutedGroup]:
+        """Drop what became too stale for the trainer's version; tells which."""
+        stale = self.buffer.evict_older_than(self._oldest_admissible)
+        self.counts.dropped[STALE] += len(stale)
+        return stale
+
+    def next_batch(self) -> ServedBatch | None:
+        """The batch that is out, or a new one if the buffer holds enough; None otherwise."""
+        if self.batch is None and len(self.buffer) >= self.batch_groups:
+            chosen = self._sampler.sample(self.buffer.candidates(), self.batch_groups, self.version)
+            self.batch = ServedBatch(
+                id=BatchId(f"{self.policy}:{self.counts.steps}"),
+                version=self.version,
+                groups=tuple(self.buffer.take(chosen)),
+            )
+            self._was_delivered = False
+        return self.batch
+
+    def deliver(self, served: ServedBatch) -> Batch:
+        """The batch as the trainer gets it; counts a second delivery."""
+        is_redelivered = self._was_delivered
+        self._was_delivered = True
+        self.counts.redelivered += is_redelivered
+        return Batch(
+            id=served.id,
+            policy=self.policy,
+            version=served.version,
+            is_redelivered=is_redelivered,
+            rows=tuple(row for group in served.groups for row in group.rows),
+        )
+
+    def acknowledge(self, report: StepReport) -> tuple[RoutedGroup, ...] | None:
+        """The trainer trained on a batch; returns its groups, or None if that was known.
+
+        Raises: InvalidInput for a batch that was never served.
+        """
+        if self.batch is None or report.batch != self.batch.id:
+            if self._was_trained(report.batch):
+                return None
+            out = self.batch.id if self.batch else "none"
+            raise InvalidInput(f"batch {report.batch} of {self.policy} is not out (out: {out}): attach again")
+        served, self.batch = self.batch, None
+        self.counts.trained += len(served.groups)
+        self.counts.steps += 1
+        self._record(served, report)
+        self.version = max(self.version, report.version)
+        return served.groups
+
+    def restore(self, buffered: list[RoutedGroup], batch: ServedBatch | None) -> None:
+        """Put back what was buffered and out when the service stopped."""
+        for group in buffered:
+            self.buffer.put(group)
+        self.batch = batch
+        self._was_delivered = batch is not None
+
+    def state_dict(self) -> dict[str, Json]:
+        """Version, counts and recent steps."""
+        counts = self.counts
+        return {
+            "version": int(self.version),
+            "counts": {
+                name: getattr(counts, name)
+                for name in ("issued", "refused", "admitted", "trained", "steps", "redelivered")
+            },
+            "dropped": dict(counts.dropped),
+            "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
+            "last_step": dict(self.last_step),
+            "recent": list(self.recent),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.version = Version(state["version"])
+        self.counts = StreamCounts(
+            **state["counts"], dropped=Counter(state["dropped"]), totals=StepTotals(**state["totals"])
+        )
+        self.last_step = state["last_step"]
+        self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
+
+    @property
+    def _oldest_admissible(self) -> int:
+        return self.version - self.max_staleness
+
+    def _was_trained(self, batch: BatchId) -> bool:
+        policy, _, step = batch.rpartition(":")
+        return policy == self.policy and step.isdecimal() and int(step) < self.counts.steps
+
+    def _record(self, served: ServedBatch, report: StepReport) -> None:
+        rows = [row.trajectory for group in served.groups for row in group.rows]
+        totals = self.counts.totals
+        totals.wait_s += report.wait_s
+        totals.compute_s += report.compute_s
+        totals.publish_s += report.publish_s
+        ages = Counter(str(served.version - row.oldest_version) for row in rows if row.oldest_version is not None)
+        self.recent.append(
+            {
+                "wait_s": report.wait_s,
+                "wall_s": report.wait_s + report.compute_s + report.publish_s,
+                "staleness": dict(ages),
+            }
+        )
+        self.last_step = {
+            **report.metrics,
+            "reward_mean": sum(row.reward for row in rows) / len(rows),
+            "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
+        }

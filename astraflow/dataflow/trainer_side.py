@@ -1,0 +1,67 @@
+"""What trainers do to a run: attach, pull, report a step."""
+
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.dataflow.run import Run, set_within
+from astraflow.dataflow.serving.stream import STALE, Stream
+
+
+class TrainerSide:
+    """The way of a group through a run, from buffer to trained."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def attach(self, policy: PolicyId, version: Version, *, backend: str, is_simulated: bool) -> Stream:
+        """A trainer consumes a policy's stream from `version` on. Raises: UnknownPolicy."""
+        stream = self._run.stream(policy)
+        self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated}
+        self._advance(stream, version)
+        self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")
+        return stream
+
+    async def pull(self, policy: PolicyId, version: Version, *, wait_s: float) -> Batch | None:
+        """The batch for a trainer at `version`; None when none was complete within `wait_s`. Raises: UnknownPolicy."""
+        stream = self._run.stream(policy)
+        self._advance(stream, version)
+        deadline = self._run.clock.now() + wait_s
+        self._run.waiting[policy] += 1
+        try:
+            while True:
+                changed = self._run.changed
+                is_new = stream.batch is None
+                served = stream.next_batch()
+                if served is not None:
+                    if is_new:
+                        self._run.records.batched(policy, served)
+                    await self._run.journal.durable()
+                    return stream.deliver(served)
+                if not await set_within(changed, deadline - self._run.clock.now()):
+                    return None
+        finally:
+            self._run.waiting[policy] -= 1
+
+    async def report_step(self, report: StepReport) -> bool:
+        """A trainer acknowledges a batch; False when it had before. Raises: UnknownPolicy, InvalidInput."""
+        stream = self._run.stream(report.policy)
+        step = stream.counts.steps
+        groups = stream.acknowledge(report)
+        if groups is not None:
+            self._run.records.trained(report.policy, groups)
+            now = self._run.clock.now()
+            for group in groups:
+                self._run.ledger[report.policy].consumed.add(1, now=now)
+                self._run.samples.mark(report.policy, group.id, fate="trained", step=step)
+        self._advance(stream, report.version)
+        await self._run.journal.durable()
+        return groups is not None
+
+    def _advance(self, stream: Stream, version: Version) -> None:
+        """The trainer is at this version: drop what became too stale, and wake whoever the gate held back."""
+        stream.attach(version)
+        stale = stream.evict_stale()
+        self._run.records.released(stream.policy, stale)
+        for group in stale:
+            self._run.samples.mark(stream.policy, group.id, fate=STALE, step=None)
+        self._run.journal.touch()
+        self._run.notify()
