@@ -1,12 +1,15 @@
 """The base of every configuration class, and error messages that name the nearest known key."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astraflow.contract.errors import InvalidInput
+
+Origin = Callable[[Sequence[str]], str]
+"""Names the file that the value at a path of keys was written in."""
 
 
 class Config(BaseModel):
@@ -15,15 +18,16 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], *, where: str) -> Self:
+    def parse(cls, values: Mapping[str, Any], *, where: str, origin: Origin | None = None) -> Self:
         """Validate `values`; `where` names their place for the message, as in `policies.solver.optimizer`.
 
+        origin: for values gathered from several files, begins each line with the file it is about.
         Raises: InvalidInput with one line for each problem.
         """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as problem:
-            raise InvalidInput(_explain(cls, problem, where)) from None
+            raise InvalidInput(_explain(cls, problem, where, origin)) from None
 
 
 def nearest(name: str, known: list[str]) -> str:
@@ -38,11 +42,12 @@ def nearest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 
 
-def _explain(root: type[BaseModel], problem: ValidationError, where: str) -> str:
+def _explain(root: type[BaseModel], problem: ValidationError, where: str, origin: Origin | None) -> str:
     lines = []
     for error in problem.errors(include_url=False):
         path = [str(part) for part in error["loc"]]
         place = ".".join([where, *path]) if where else ".".join(path)
+        place = f"{origin(path)}: {place}" if origin else place
         if error["type"] == "extra_forbidden":
             lines.append(f"{place}: unknown key; {nearest(path[-1], _keys_at(root, path[:-1]))}")
         elif error["type"] == "missing":

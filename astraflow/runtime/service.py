@@ -9,7 +9,14 @@ from typing import Any
 
 import uvloop
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import (
+    AstraFlowError,
+    InvalidInput,
+    NotAuthenticated,
+    NotPermitted,
+    ProtocolMismatch,
+    UnknownPolicy,
+)
 from astraflow.runtime.logs import get_logger
 
 log = get_logger()
@@ -17,19 +24,30 @@ log = get_logger()
 FOLLOW_PARENT = "ASTRAFLOW_FOLLOW_PARENT"
 """Environment variable: when `1`, standard input is a pipe held by the parent, and its end means stop."""
 
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+"""What was given is wrong: starting the process again will not help before somebody changes it."""
+
+_REFUSALS = (InvalidInput, NotAuthenticated, NotPermitted, ProtocolMismatch, UnknownPolicy)
+
+
+def exit_code(problem: AstraFlowError) -> int:
+    """The code a process ends with because of `problem`."""
+    return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
+
 
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    An `AstraFlowError` ends the process with its message on standard error and code 1, without a traceback: its message
-    is written for the person who reads it.
+    An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
+    traceback: its message is written for the person who reads it.
     """
     code = 0
     try:
         uvloop.run(_with_stop(main))
     except* AstraFlowError as problems:
-        code = 1
         for problem in _leaves(problems):
+            code = max(code, exit_code(problem))
             print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
     return code
 

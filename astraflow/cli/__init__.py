@@ -1,0 +1,1 @@
+"""The command line: one role, a whole run on this machine, and looking at a run."""

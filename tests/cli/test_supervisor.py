@@ -1,0 +1,190 @@
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from astraflow.cli.child import Program
+from astraflow.cli.supervisor import Happening, Patience, RoleFailed, Supervisor
+from astraflow.contract.errors import InvalidInput
+
+pytestmark = pytest.mark.anyio
+
+QUICK = Patience(first_delay_s=0.01, max_delay_s=0.02, settled_s=5.0, grace_s=0.5, ready_within_s=20.0)
+SERVE = "import sys; print('ready here:1', flush=True); sys.stdin.read()"
+
+
+def program(folder: Path, code: str, *, name: str = "role", **options: object) -> Program:
+    return Program(name=name, argv=(sys.executable, "-c", code), log=folder / f"{name}.log", **options)  # type: ignore[arg-type]  # options of Program
+
+
+class Heard:
+    """Remembers what happened and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.happenings: list[Happening] = []
+
+    def __call__(self, happening: Happening) -> None:
+        self.happenings.append(happening)
+
+    def of(self, kind: str) -> list[Happening]:
+        return [happening for happening in self.happenings if happening.kind == kind]
+
+    async def until(self, kind: str, count: int = 1) -> list[Happening]:
+        await eventually(lambda: len(self.of(kind)) >= count)
+        return self.of(kind)
+
+
+async def eventually(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 (other processes set no events)
+            await asyncio.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_program_that_announces_itself_is_ready_and_gone_after_the_block(tmp_path: Path) -> None:
+    heard = Heard()
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, SERVE))
+        where = await supervisor.ready("role")
+    assert where == "here:1"
+    assert not is_running(heard.of("started")[0].pid)
+    assert (tmp_path / "role.log").read_text() == "ready here:1\n"
+
+
+async def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
+    heard = Heard()
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, SERVE))
+        await supervisor.ready("role")
+        os.kill(heard.of("started")[0].pid, signal.SIGKILL)
+        await heard.until("ready", 2)
+    assert supervisor.restarts == 1
+    assert heard.of("died")[0].message == "killed by signal 9"
+
+
+async def test_one_that_dies_again_and_again_before_it_is_ready_is_given_up_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        async with Supervisor(Heard(), patience=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, "raise ValueError('no luck')"))
+            await supervisor.ready("role")
+    (problem,) = failed.value.exceptions
+    assert isinstance(problem, RoleFailed)
+    assert "5 times within 20 s" in str(problem)
+    assert "ValueError: no luck" in str(problem)
+
+
+async def test_one_that_refuses_its_input_is_not_tried_again(tmp_path: Path) -> None:
+    heard = Heard()
+    code = "import sys; print('error: port 1 is in use:\\nstop what holds it', file=sys.stderr); sys.exit(2)"
+    with pytest.raises(ExceptionGroup) as failed:
+        async with Supervisor(heard, patience=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, code))
+            await supervisor.ready("role")
+    assert str(failed.value.exceptions[0]) == "role cannot run: port 1 is in use:\nstop what holds it"
+    assert len(heard.of("started")) == 1
+
+
+async def test_a_failing_program_takes_the_others_with_it(tmp_path: Path) -> None:
+    heard = Heard()
+    with pytest.raises(ExceptionGroup):
+        async with Supervisor(heard, patience=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, SERVE, name="good"))
+            await supervisor.ready("good")
+            supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="bad"))
+            await asyncio.sleep(20)
+    assert not any(is_running(happening.pid) for happening in heard.of("started"))
+
+
+async def test_one_that_ignores_the_request_to_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
+    heard = Heard()
+    code = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
+        "print('ready', child.pid, flush=True); time.sleep(60)"
+    )
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, code))
+        grandchild = int(await supervisor.ready("role"))
+    assert not is_running(heard.of("started")[0].pid)
+    await eventually(lambda: not is_running(grandchild))
+
+
+async def test_a_node_that_leaves_by_itself_stays_away(tmp_path: Path) -> None:
+    heard = Heard()
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, "pass", announces=False, may_leave=True))
+        await heard.until("left")
+    assert supervisor.restarts == 0
+    assert heard.of("died") == []
+
+
+async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    code = (
+        "import signal, sys, time\n"
+        f"def stop(*_): open({str(order)!r}, 'a').write('NAME '); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop); print('ready x', flush=True)\n"
+        "while True: time.sleep(0.05)"
+    )
+    async with Supervisor(Heard(), patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, code.replace("NAME", "service"), name="service", stop_wave=1))
+        supervisor.start(program(tmp_path, code.replace("NAME", "node"), name="node"))
+        await supervisor.ready("service")
+        await supervisor.ready("node")
+    assert order.read_text().split() == ["node", "service"]
+
+
+async def test_progress_is_passed_on(tmp_path: Path) -> None:
+    heard = Heard()
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, f"print('progress half way', flush=True); {SERVE}"))
+        await supervisor.ready("role")
+    assert [happening.message for happening in heard.of("progress")] == ["half way"]
+
+
+async def test_one_that_is_never_ready_ends_the_wait_with_its_log(tmp_path: Path) -> None:
+    patience = Patience(ready_within_s=0.5, grace_s=0.5)
+    with pytest.raises(ExceptionGroup) as failed:
+        async with Supervisor(Heard(), patience=patience) as supervisor:
+            supervisor.start(program(tmp_path, "import sys; print('busy', flush=True); sys.stdin.read()"))
+            await supervisor.ready("role")
+    assert failed.group_contains(RoleFailed, match=r"did not get ready within 0\.5 s; the last lines .*\n  busy")
+
+
+async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    absent = Program(name="web", argv=("/nowhere/python",), log=tmp_path / "web.log")
+    with pytest.raises(ExceptionGroup) as failed:
+        async with Supervisor(Heard(), patience=QUICK) as supervisor:
+            supervisor.start(absent)
+            await supervisor.ready("web")
+    assert failed.group_contains(InvalidInput, match="web cannot be started")
+
+
+async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys; from pathlib import Path\n"
+        "from astraflow.cli.child import Program; from astraflow.cli.supervisor import Supervisor\n"
+        "async def main():\n"
+        f"    role = Program(name='role', argv=(sys.executable, '-c', {SERVE!r}), log=Path({str(tmp_path)!r}, 'l'))\n"
+        "    async with Supervisor(lambda happening: print(happening.kind, happening.pid, flush=True)) as supervisor:\n"
+        "        supervisor.start(role); await supervisor.ready('role'); await asyncio.sleep(60)\n"
+        "asyncio.run(main())"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    pid = int((await process.stdout.readline()).split()[1])
+    assert (await process.stdout.readline()).split()[0] == b"ready"
+    process.kill()
+    await process.wait()
+    await eventually(lambda: not is_running(pid))
