@@ -16,8 +16,8 @@ from astraflow.contract.weights import Dtype, Probe
 class Snapshot:
     """Weights as published, copied out of the device: nothing the next step does can change them.
 
-    tensors: name -> (dtype, shape, bits), bits a contiguous unsigned-integer array of the dtype's width, flat. Names are
-    those of the model's `state_dict`, tied weights once. probe: what an engine's logprobs are compared with.
+    tensors: name -> (dtype, shape, bits), bits a contiguous unsigned-integer array of the dtype's width, flat. Names
+    are those of the model's `state_dict`, tied weights once. probe: what an engine's logprobs are compared with.
     """
 
     tensors: Mapping[str, tuple[Dtype, tuple[int, ...], npt.NDArray[np.unsignedinteger]]]

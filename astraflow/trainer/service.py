@@ -1,0 +1,88 @@
+"""The trainer role: builds its parts, trains until told to stop."""
+
+import asyncio
+from pathlib import Path
+
+from astraflow.client.data_plane import TrainerDataClient
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.ids import PolicyId
+from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.logs import bind, get_logger
+from astraflow.runtime.service import run_until
+from astraflow.trainer.backends import backends
+from astraflow.trainer.checkpoint import Checkpoints, Identity, Progress
+from astraflow.trainer.config import TrainerConfig
+from astraflow.trainer.feed import Feed
+from astraflow.trainer.learner import Learner
+from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.worker import Worker
+from astraflow.weights.publisher import Publisher
+from astraflow.wire.channel import ClientTls, dial
+
+log = get_logger()
+
+
+async def serve(
+    config: TrainerConfig, *, dataflow: str, token: str, tls: ClientTls | None, directory: Path, stop: asyncio.Event
+) -> None:
+    """Train `config.policy` from the batches of the dataflow service at `dataflow` until `stop` is set.
+
+    directory: this trainer's own; it resumes from the checkpoints there. Stopping takes at most `config.drain_s`.
+    Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData, saying what to do.
+    """
+    bind(policy=config.policy)
+    identity = Identity(policy=PolicyId(config.policy), model=config.model, backend=config.backend_kind)
+    checkpoints = Checkpoints(directory / "checkpoints", identity, keep=config.keep_checkpoints)
+    with checkpoints.held(), Worker(f"trainer {config.policy}") as worker:
+        learner = Learner(
+            lambda: backends.build(config.backend, config.model, config.algorithm, seed=config.seed),
+            worker=worker,
+            checkpoints=checkpoints,
+            clock=SystemClock(),
+        )
+        training = asyncio.create_task(_train(config, learner, dataflow=dataflow, token=token, tls=tls, stop=stop))
+        await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
+        if training.cancelled():
+            worker.abandon()
+            log.warning("step_abandoned", drain_s=config.drain_s)
+        else:
+            training.result()
+    log.info("trainer_stopped")
+
+
+async def _finish(training: asyncio.Task[None], drain_s: float) -> None:
+    await asyncio.wait({training}, timeout=drain_s)
+
+
+async def _train(
+    config: TrainerConfig, learner: Learner, *, dataflow: str, token: str, tls: ClientTls | None, stop: asyncio.Event
+) -> None:
+    policy, clock = PolicyId(config.policy), SystemClock()
+    progress = await learner.start()
+    async with dial(dataflow, token=token, tls=tls) as data_link:
+        feed = Feed(
+            TrainerDataClient(data_link, policy),
+            policy,
+            backend=config.backend_kind,
+            is_simulated=learner.is_simulated,
+            pull_wait_s=config.pull_wait_s,
+            clock=clock,
+        )
+        welcome = await feed.attach(progress)
+        if progress is None:
+            progress = Progress(run=welcome.run, step=0, report=None)
+            await learner.keep(progress)
+        async with (
+            dial(welcome.weights_address, token=token, tls=tls) as weights_link,
+            Publisher(WeightPlaneClient(weights_link), policy) as publisher,
+        ):
+            loop = TrainerLoop(
+                policy=policy,
+                feed=feed,
+                learner=learner,
+                publisher=publisher,
+                progress=progress,
+                max_steps=config.max_steps,
+                clock=clock,
+            )
+            await loop.run(stop)
