@@ -10,7 +10,7 @@ from astraflow.dataflow.admitting.admitter import Admission
 from astraflow.dataflow.flow import UNKNOWN, Flow
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.run import Run, set_within
+from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import STALE
 
 BUFFERED = "buffered"
@@ -40,15 +40,18 @@ class NodeSide:
         """Up to `capacity` tasks, waiting up to `wait_s` for the first. Raises: UnknownNode."""
         deadline = self._run.clock.now() + wait_s
         while True:
-            changed = self._run.changed
+            change = self._run.change()
             node = self._run.registry.get(node_id)
             tasks = [] if node.drain_reason is not None else self._lease(node_id, capacity)
-            if tasks or not await set_within(changed, deadline - self._run.clock.now()):
+            if tasks or not await change.within(deadline - self._run.clock.now()):
                 await self._run.journal.durable()
                 return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
 
     async def push(self, node_id: NodeId, episodes: Sequence[Episode]) -> list[str]:
-        """Take episodes in; returns the fate of each once it is durable. Raises: UnknownNode, InvalidInput, StorageFull."""
+        """Take episodes in; returns the fate of each once it is durable.
+
+        Raises: UnknownNode, InvalidInput, StorageFull.
+        """
         self._run.registry.get(node_id)
         self._check(episodes)
         fates = [self._push(episode) for episode in episodes]

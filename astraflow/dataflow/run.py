@@ -6,7 +6,7 @@ waits for a change and looks again. What is answered to the outside is answered 
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
@@ -50,8 +50,8 @@ class Run:
         """Pulls that wait for a batch now."""
         self.lease_s = lease_s
         self.clock = clock
-        self.changed = asyncio.Event()
-        """Set, and replaced, at the next change: take it before looking, then wait for it."""
+        self._changed = asyncio.Event()
+        self._is_stopping = False
 
     def stream(self, policy: PolicyId) -> Stream:
         """The stream of a policy. Raises: UnknownPolicy."""
@@ -102,17 +102,33 @@ class Run:
 
     def notify(self) -> None:
         """Something changed: whoever waits looks again."""
-        self.changed.set()
-        self.changed = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def stop(self) -> None:
+        """Whoever waits comes back empty-handed."""
+        self._is_stopping = True
+        self.notify()
+
+    def change(self) -> "Change":
+        """The next change: take it before looking at the state, then wait for it."""
+        return Change(self._changed, lambda: self._is_stopping)
 
 
-async def set_within(event: asyncio.Event, wait_s: float) -> bool:
-    """Whether the event was set within that many seconds."""
-    if wait_s <= 0:
-        return False
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
+class Change:
+    """Something that will change."""
+
+    def __init__(self, event: asyncio.Event, is_stopping: Callable[[], bool]) -> None:
+        self._event = event
+        self._is_stopping = is_stopping
+
+    async def within(self, wait_s: float) -> bool:
+        """Whether it came within that many seconds; at once False when the run stops."""
+        if wait_s <= 0 or self._is_stopping():
+            return False
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return not self._is_stopping()

@@ -66,10 +66,15 @@ async def serve(
     run = build_run(config, journal=journal, clock=clock)
     run.restore(grace_s=min(config.lease_s, GRACE_BEATS * config.beat_s))
     service = Service(config, run, journal=journal, weights_address=weights_address, clock=clock)
-    async with serving(listen, service.register) as address:
-        on_ready(address)
-        log.info("dataflow_ready", address=address, run=config.run)
-        await run_until(stop, service.work(), drain=service.drain)
+    async with asyncio.TaskGroup() as tasks:
+        committing = tasks.create_task(journal.run())
+        try:
+            async with serving(listen, service.register) as address:
+                on_ready(address)
+                log.info("dataflow_ready", address=address, run=config.run)
+                await run_until(stop, service.work(), drain=service.drain)
+        finally:
+            committing.cancel()
 
 
 class Service:
@@ -81,7 +86,6 @@ class Service:
         self._config = config
         self._run = run
         self._nodes = NodeSide(run)
-        self._journal = journal
         self._history = History(journal, config.history)
         self._weights_address = weights_address
         self._clock = clock
@@ -97,14 +101,15 @@ class Service:
         add_ControlPlaneServicer_to_server(ControlService(self._run, self._history, self.report), server)
 
     async def work(self) -> None:
-        """Commit, check leases and report, until cancelled."""
+        """Check leases and report, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._journal.run())
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
-        """Nothing to finish: whatever was answered is durable, whoever waits comes back."""
+        """Let those who wait go; whatever was answered is durable."""
+        self._run.stop()
+        self._history.stop()
 
     def report(self) -> Report:
         """The state of the run now."""

@@ -2,7 +2,7 @@
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.dataflow.run import Run, set_within
+from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import STALE, Stream
 
 
@@ -28,7 +28,7 @@ class TrainerSide:
         self._run.waiting[policy] += 1
         try:
             while True:
-                changed = self._run.changed
+                change = self._run.change()
                 is_new = stream.batch is None
                 served = stream.next_batch()
                 if served is not None:
@@ -36,7 +36,7 @@ class TrainerSide:
                         self._run.records.batched(policy, served)
                     await self._run.journal.durable()
                     return stream.deliver(served)
-                if not await set_within(changed, deadline - self._run.clock.now()):
+                if not await change.within(deadline - self._run.clock.now()):
                     return None
         finally:
             self._run.waiting[policy] -= 1

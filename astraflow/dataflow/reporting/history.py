@@ -22,6 +22,7 @@ class History:
         self._reports: deque[Report] = deque(recovered, maxlen=limit)
         self._latest: Report | None = None
         self._changed = asyncio.Event()
+        self._is_stopping = False
 
     @property
     def next_sequence(self) -> int:
@@ -45,15 +46,22 @@ class History:
         return [report for report in self._reports if report.sequence > sequence][-limit:] if limit else []
 
     async def watch(self) -> AsyncIterator[Report]:
-        """The latest report, then each new one; a slow watcher skips to the latest."""
+        """The latest report, then each new one until `stop`; a slow watcher skips to the latest."""
         seen = 0
         while True:
             changed = self._changed
             if self._latest is not None and self._latest.sequence > seen:
                 seen = self._latest.sequence
                 yield self._latest
+            elif self._is_stopping:
+                return
             else:
                 await changed.wait()
+
+    def stop(self) -> None:
+        """Let those who watch go."""
+        self._is_stopping = True
+        self._changed.set()
 
 
 def _slim(report: Report) -> Report:
