@@ -1,1 +1,12 @@
 """One episode: how a task becomes trajectories."""
+
+from astraflow.runtime.plugins import Registry
+from astraflow.workflows.base import Workflow
+
+workflows: Registry[Workflow] = Registry(
+    "workflow",
+    built_in={
+        "single_turn": "astraflow.workflows.single_turn",
+        "solve_and_verify": "astraflow.workflows.solve_and_verify",
+    },
+)

@@ -1,0 +1,44 @@
+"""A policy that says what it is told to say, and remembers what it was asked."""
+
+import numpy as np
+
+from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.ids import Version
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.models.tokenizers import ChatTokenizer
+
+
+class FakePolicy:
+    """Replies come in order; an exception among them is raised. A reply is cut at the length limit asked for."""
+
+    def __init__(self, *replies: str | Exception, version: int = 3) -> None:
+        self._replies = list(replies)
+        self._version = Version(version)
+        self.prompts: list[Int32Array] = []
+        self.samplings: list[Sampling] = []
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """Bytes."""
+        return ByteTokenizer()
+
+    async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """The next reply and a stop token."""
+        self.prompts.append(prompt)
+        self.samplings.append(sampling)
+        reply = self._replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        whole = np.append(self.tokenizer.encode(reply), np.int32(sampling.stop_tokens[0])).astype(np.int32)
+        tokens = whole[: sampling.max_new_tokens]
+        return Generation(
+            tokens=tokens,
+            logprobs=np.full(len(tokens), -0.5, dtype=np.float32),
+            spans=(VersionSpan(version=self._version, length=len(tokens)),),
+            finish=Finish.STOP if len(tokens) == len(whole) else Finish.LENGTH,
+        )
+
+    def asked(self, number: int) -> str:
+        """The text of one prompt it got."""
+        return self.tokenizer.decode(self.prompts[number], keep_specials=True)

@@ -1,0 +1,118 @@
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Boundary, Trajectory
+from astraflow.rewards import rewards
+from astraflow.workflows import workflows
+from astraflow.workflows.errors import RolloutBroke
+from astraflow.workflows.judge import Judge
+from tests import make
+from tests.fakes.policy import FakePolicy
+
+SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
+EXACT = Judge(rewards.build({"kind": "exact_match"}))
+
+
+async def solved(*replies: str, **options: object) -> tuple[FakePolicy, Trajectory]:
+    policy = FakePolicy(*replies)
+    workflow = workflows.build({"kind": "single_turn", **options})
+    (trajectory,) = await workflow.run(make.task(), {SOLVER: policy}, EXACT)
+    return policy, trajectory
+
+
+@pytest.mark.anyio
+async def test_a_right_answer_is_scored_and_kept_with_its_prompt() -> None:
+    policy, trajectory = await solved("dcba", max_new_tokens=6, temperature=0.7, top_p=0.9)
+
+    assert policy.asked(0) == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
+    assert (policy.samplings[0].max_new_tokens, policy.samplings[0].temperature) == (6, 0.7)
+    assert policy.samplings[0].stop_tokens == policy.tokenizer.stop_tokens
+    assert (trajectory.policy, trajectory.reward, trajectory.is_truncated) == (SOLVER, 1.0, False)
+    assert trajectory.model_tokens == 5
+    assert trajectory.tokens[: -trajectory.model_tokens].tolist() == policy.prompts[0].tolist()
+
+
+@pytest.mark.anyio
+async def test_an_answer_cut_at_its_limit_is_truncated_and_wrong() -> None:
+    _, trajectory = await solved("dcba", max_new_tokens=4)
+
+    assert (trajectory.reward, trajectory.is_truncated) == (0.0, True)
+
+
+@pytest.mark.anyio
+async def test_a_system_message_comes_first() -> None:
+    policy, _ = await solved("dcba", system="Be brief.")
+
+    assert policy.asked(0).startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("replies", "verdict", "rewards_given"),
+    [
+        (("dcba",), "APPROVE", [(SOLVER, 1.0), (VERIFIER, 1.0)]),
+        (("abcd",), "APPROVE", [(SOLVER, 0.0), (VERIFIER, 0.0)]),
+        (("abcd", "dcba"), "REJECT: not reversed", [(SOLVER, 0.0), (VERIFIER, 1.0), (SOLVER, 1.0)]),
+        (("dcba", "abcd"), "REJECT", [(SOLVER, 1.0), (VERIFIER, 0.0), (SOLVER, 0.0)]),
+        (("dcba",), "It looks right.", [(SOLVER, 1.0), (VERIFIER, 0.0)]),
+    ],
+)
+async def test_solver_and_verifier_are_each_rewarded_for_their_own_part(
+    replies: tuple[str, ...], verdict: str, rewards_given: list[tuple[PolicyId, float]]
+) -> None:
+    workflow = workflows.build({"kind": "solve_and_verify"})
+    policies = {SOLVER: FakePolicy(*replies), VERIFIER: FakePolicy(verdict)}
+
+    found = await workflow.run(make.task(), policies, EXACT)
+
+    assert workflow.policies == (SOLVER, VERIFIER)
+    assert [(trajectory.policy, trajectory.reward) for trajectory in found] == rewards_given
+
+
+@pytest.mark.anyio
+async def test_the_verifier_sees_the_answer_and_the_solver_its_feedback() -> None:
+    policies = {SOLVER: FakePolicy("abcd", "dcba"), VERIFIER: FakePolicy("REJECT: not reversed")}
+
+    await workflows.build({"kind": "solve_and_verify"}).run(make.task(), policies, EXACT)
+
+    assert "Question:\nrev abcd=\n\nProposed answer:\nabcd\n" in policies[VERIFIER].asked(0)
+    assert "dcba" not in policies[VERIFIER].asked(0)
+    assert "rejected this answer: not reversed" in policies[SOLVER].asked(1)
+    assert (
+        policies[SOLVER]
+        .asked(1)
+        .startswith("<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\nabcd<|im_end|>")
+    )
+
+
+@pytest.mark.anyio
+async def test_a_broken_engine_and_a_broken_reward_name_their_boundary() -> None:
+    workflow = workflows.build({"kind": "single_turn"})
+    no_answer = Judge(rewards.build({"kind": "exact_match", "answer_field": "solution"}))
+
+    with pytest.raises(RolloutBroke, match="gone") as engine:
+        await workflow.run(make.task(), {SOLVER: FakePolicy(RolloutBroke(Boundary.ENGINE, "gone"))}, EXACT)
+    with pytest.raises(RolloutBroke, match="InvalidInput: prompt letters:0 has no text") as reward:
+        await workflow.run(make.task(), {SOLVER: FakePolicy("dcba")}, no_answer)
+
+    assert engine.value.boundary is Boundary.ENGINE
+    assert reward.value.boundary is Boundary.REWARD
+
+
+@pytest.mark.anyio
+async def test_a_reward_may_be_async_and_must_be_finite() -> None:
+    class Slow:
+        async def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
+            return float(completion)
+
+    assert await Judge(Slow()).score(make.prompt(), "0.25", Finish.STOP) == 0.25
+    with pytest.raises(RolloutBroke, match="must be a finite number"):
+        await Judge(Slow()).score(make.prompt(), "nan", Finish.STOP)
+
+
+def test_one_policy_cannot_verify_itself() -> None:
+    with pytest.raises(InvalidInput, match="name two policies"):
+        workflows.build({"kind": "solve_and_verify", "verifier": "solver"})
