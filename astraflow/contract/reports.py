@@ -122,6 +122,9 @@ class StreamReport:
     """Model-written tokens per row in the last trained batch."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The trainer's own metrics of its last step."""
+    rewards: tuple[float, ...] = ()
+    """For each of the latest 32 steps, the mean reward of the rollouts that came in between it and the step before it,
+    before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

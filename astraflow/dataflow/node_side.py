@@ -158,6 +158,7 @@ class NodeSide:
         now = self._run.clock.now()
         for trajectory in episode.trajectories:
             self._run.ledger[trajectory.policy].rewards.add(trajectory.reward, now=now)
+            self._run.streams[trajectory.policy].observe(trajectory.reward)
 
     def _count_expiry(self, holder: NodeId) -> None:
         for node in self._run.registry.nodes():

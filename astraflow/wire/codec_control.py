@@ -164,6 +164,7 @@ def _encode_stream(stream: StreamReport) -> pb.StreamReport:
         dropped=dict(stream.dropped),
         staleness=dict(stream.staleness),
         metrics=dict(stream.metrics),
+        rewards=stream.rewards,
         **_taken(stream, _STREAM_FIELDS),
     )
 
@@ -175,6 +176,7 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
         dropped=plain(message.dropped),
         staleness={age: message.staleness[age] for age in sorted(message.staleness)},
         metrics=plain(message.metrics),
+        rewards=tuple(message.rewards),
         **_taken(message, _STREAM_FIELDS),
     )
 

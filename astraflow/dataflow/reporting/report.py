@@ -89,6 +89,7 @@ def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting
         reward_produced=produced or 0.0,
         tokens_mean=last.get("tokens_mean", 0.0),
         metrics=dict(last),
+        rewards=tuple(stream.rewards),
     )
 
 

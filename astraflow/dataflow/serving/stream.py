@@ -20,6 +20,9 @@ STALE = "stale"
 RECENT_STEPS = 10
 """Steps that windowed figures look back on."""
 
+REWARD_STEPS = 32
+"""Steps whose rewards are kept: more than any trainer makes between two reports that somebody reads."""
+
 
 @dataclass(slots=True)
 class StepTotals:
@@ -78,6 +81,9 @@ class Stream:
         """Reward, tokens and the trainer's own metrics of the last step."""
         self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
         """Wait and wall seconds and staleness of the latest steps."""
+        self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
+        """Mean reward of the rollouts that came in before each of the latest steps, since the step before."""
+        self._rewards_since_step: list[float] = []
         self._was_delivered = False
 
     @property
@@ -105,6 +111,10 @@ class Stream:
             return False
         self.buffer.put(group)
         return True
+
+    def observe(self, reward: float) -> None:
+        """A rollout came in, whatever becomes of it."""
+        self._rewards_since_step.append(reward)
 
     def attach(self, version: Version) -> None:
         """A trainer at `version` consumes from now on."""
@@ -178,6 +188,7 @@ class Stream:
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "last_step": dict(self.last_step),
             "recent": list(self.recent),
+            "rewards": list(self.rewards),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -188,6 +199,7 @@ class Stream:
         )
         self.last_step = state["last_step"]
         self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
+        self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
 
     @property
     def _oldest_admissible(self) -> int:
@@ -216,3 +228,8 @@ class Stream:
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
         }
+        came_in = self._rewards_since_step or [
+            row.reward for row in rows
+        ]  # a step may be made of earlier rollouts only
+        self.rewards.append(sum(came_in) / len(came_in))
+        self._rewards_since_step = []

@@ -428,6 +428,7 @@ class StreamReport(_message.Message):
     REWARD_PRODUCED_FIELD_NUMBER: _builtins.int
     TOKENS_MEAN_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
+    REWARDS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     batch_groups: _builtins.int
@@ -455,6 +456,10 @@ class StreamReport(_message.Message):
     def staleness(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One a step, the latest 32, newest last."""
+
     def __init__(
         self,
         *,
@@ -482,10 +487,11 @@ class StreamReport(_message.Message):
         reward_produced: _builtins.float = ...,
         tokens_mean: _builtins.float = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        rewards: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_room", b"issue_room", "max_staleness", b"max_staleness", "metrics", b"metrics", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_room", b"issue_room", "max_staleness", b"max_staleness", "metrics", b"metrics", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
