@@ -126,7 +126,7 @@ class Puller:
 
     async def _carry_out(self, plan: TransferPlan, *, base: tuple[Manifest, Buffer] | None, fallbacks: int) -> Pulled:
         config = self._config
-        check_plan(plan, base=base and base[0], max_bytes=config.max_version_bytes)
+        check_plan(plan, base=base[0] if base else None, max_bytes=config.max_version_bytes)
         began = time.perf_counter()
         downloads = [await self._download(transfer) for transfer in plan.transfers]
         fetched = time.perf_counter()

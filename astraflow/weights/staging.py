@@ -54,27 +54,35 @@ def stage(
 
     The plan is checked already. Raises: CorruptData when a file does not apply; hashes are for `tensors.verify`.
     """
-    manifest, rest = plan.manifest, list(files)
-    starts_full = plan.transfers[0].kind is TransferKind.FULL
-    if starts_full:
-        old, root = rest.pop(0), None
-        if not rest:
-            return Staged(buffer=old, changes=None, changed_elements=None)
+    buffer, patches = assemble(plan, files, base=base, workers=workers)
+    if base is None or plan.transfers[0].kind is TransferKind.FULL:
+        return Staged(buffer=buffer, changes=None, changed_elements=None)
+    return _with_changes(plan.manifest, patches, old=base[1], new=buffer, is_chain=len(files) > 1)
+
+
+def assemble(
+    plan: TransferPlan, files: Sequence[Buffer], *, base: tuple[Manifest, Buffer] | None, workers: int = 1
+) -> tuple[Buffer, list[Patch]]:
+    """The version's bits, read-only, and what each delta patched. Raises: CorruptData when a file does not apply."""
+    manifest, deltas = plan.manifest, list(files)
+    root: bytes | None = None
+    if plan.transfers[0].kind is TransferKind.FULL:
+        old = deltas.pop(0)
+        if not deltas:
+            return frozen(old), []
     elif base is not None and has_same_layout(base[0], manifest):
         old, root = base[1], base[0].root_hash
     else:
         raise CorruptData(f"a delta leads to version {manifest.version}, whose tensors differ from those of its base")
     buffer = old.copy()
     patches: list[Patch] = []
-    for file in rest:
-        head = read_head(file.data)
+    for delta in deltas:
+        head = read_head(delta.data)
         if root is not None and head.base_root != root:
             raise CorruptData(f"a delta on the way to version {manifest.version} was made on other weights")
-        patches += apply_delta(file.data, manifest, buffer, workers=workers)
+        patches += apply_delta(delta.data, manifest, buffer, workers=workers)
         root = head.target_root
-    if starts_full:
-        return Staged(buffer=frozen(buffer), changes=None, changed_elements=None)
-    return _with_changes(manifest, patches, old=old, new=frozen(buffer), is_chain=len(rest) > 1)
+    return frozen(buffer), patches
 
 
 def _with_changes(manifest: Manifest, patches: Sequence[Patch], *, old: Buffer, new: Buffer, is_chain: bool) -> Staged:

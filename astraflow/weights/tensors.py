@@ -138,6 +138,7 @@ def check_manifest(manifest: Manifest, *, max_bytes: int = MAX_VERSION_BYTES) ->
         width = tensor.dtype.size_bytes
         offset += tensor.size_bytes
         _require(offset <= max_bytes, f"tensor {name} goes beyond the limit of {max_bytes} bytes for a version")
+    _require(offset > 0, "it has no tensors")
     _require(root_hash(manifest.tensors) == manifest.root_hash, "the root hash does not match the tensors listed")
 
 

@@ -1,0 +1,89 @@
+"""What the store writes down about a version: its manifest and the files that hold it. No record, no version.
+
+A record file is, little-endian:
+
+    magic "AFRECORD" | notice bytes u32 | plan bytes u32 | BLAKE3 of the rest 32 | notice | plan
+
+where notice and plan are the weight plane's `VersionNotice` and `PlanReply` messages; the plan's transfers are the
+version's files.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from blake3 import blake3
+from google.protobuf.message import DecodeError
+
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import Version
+from astraflow.contract.weights import Manifest, Transfer, TransferKind, TransferPlan, VersionNotice
+from astraflow.weights.plan import Leg
+from astraflow.wire.codec_weights import decode_notice, decode_plan, encode_notice, encode_plan
+from astraflow.wire.pb import weight_plane_pb2 as pb
+
+_HEAD = struct.Struct("<8sII32s")
+_MAGIC = b"AFRECORD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One version in the store. `files`: at most one full snapshot and one delta."""
+
+    manifest: Manifest
+    files: tuple[Transfer, ...]
+    published_at: float
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return self.manifest.version
+
+    @property
+    def full(self) -> Transfer | None:
+        """The full snapshot on disk: the version is an anchor."""
+        return next((file for file in self.files if file.kind is TransferKind.FULL), None)
+
+    @property
+    def delta(self) -> Transfer | None:
+        """The delta that leads to the version."""
+        return next((file for file in self.files if file.kind is TransferKind.DELTA), None)
+
+    @property
+    def notice(self) -> VersionNotice:
+        """What followers are told."""
+        return VersionNotice(
+            policy=self.manifest.policy,
+            version=self.version,
+            root_hash=self.manifest.root_hash,
+            full_bytes=self.manifest.size_bytes,
+            delta_bytes=self.delta.size_bytes if self.delta else 0,
+            published_at=self.published_at,
+        )
+
+    @property
+    def legs(self) -> list[Leg]:
+        """The ways that lead here."""
+        return [Leg(target=file.target, base=file.base, size_bytes=file.size_bytes) for file in self.files]
+
+
+def encode_record(record: Record) -> bytes:
+    """Record -> file."""
+    notice = encode_notice(record.notice).SerializeToString()
+    plan = encode_plan(TransferPlan(manifest=record.manifest, transfers=record.files)).SerializeToString()
+    return _HEAD.pack(_MAGIC, len(notice), len(plan), blake3(notice + plan).digest()) + notice + plan
+
+
+def decode_record(data: bytes) -> Record:
+    """File -> record. Raises: CorruptData when it is torn or damaged."""
+    if len(data) < _HEAD.size:
+        raise CorruptData("the record ends inside its head")
+    magic, notice_bytes, plan_bytes, digest = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or len(body) != notice_bytes + plan_bytes or blake3(body).digest() != digest:
+        raise CorruptData("the record does not match its checksum")
+    try:
+        plan = decode_plan(pb.PlanReply.FromString(body[notice_bytes:]))
+        notice = decode_notice(pb.VersionNotice.FromString(body[:notice_bytes]))
+    except (DecodeError, InvalidInput) as problem:
+        raise CorruptData(f"the record cannot be read: {problem}") from problem
+    return Record(manifest=plan.manifest, files=plan.transfers, published_at=notice.published_at)

@@ -1,0 +1,51 @@
+"""Where the bytes of a transfer are read from while it is served: immutable, and safe from being pruned meanwhile."""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from astraflow.contract.errors import UnknownVersion
+from astraflow.weights.tensors import Buffer
+
+
+class Source(Protocol):
+    """One encoded file, open."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes | memoryview:
+        """Bytes from `offset` on, fewer only at the end."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class FileSource:
+    """A file on disk; it stays readable when the store removes its name."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise UnknownVersion(f"{path.name} was just removed: plan the transfer again") from None
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes from `offset` on, fewer only at the end."""
+        return os.pread(self._descriptor, size_bytes, offset)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class MemorySource:
+    """Bits that the store holds in memory; they stay there as long as somebody reads."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._view = buffer.data
+
+    def read(self, offset: int, size_bytes: int) -> memoryview:
+        """Bytes from `offset` on, fewer only at the end."""
+        return self._view[offset : offset + size_bytes]
+
+    def close(self) -> None:
+        """Let go of the bits."""
+        self._view = memoryview(b"")
