@@ -4,7 +4,6 @@ from typing import Any
 
 from pydantic import Field
 
-from astraflow.contract.tasks import Json
 from astraflow.runtime.config import Config
 
 Spec = dict[str, Any]
@@ -52,9 +51,9 @@ class DataflowConfig(Config):
     flows: dict[str, FlowConfig]
     streams: dict[str, StreamConfig]
     """One for each policy."""
-    models: dict[str, dict[str, Json]]
+    models: dict[str, Spec]
     """How nodes build each policy's model."""
-    engine: dict[str, Json] = Field(default={"kind": "scripted"})
+    engine: Spec = Field(default={"kind": "scripted"})
     """The engine that nodes use unless told otherwise."""
     lease_s: float = Field(default=10.0, gt=0)
     """A task whose node is silent for this long goes to another."""

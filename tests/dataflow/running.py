@@ -1,0 +1,108 @@
+"""A dataflow service over real gRPC on port 0, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
+from astraflow.contract.ids import PolicyId, PoolId, TaskId
+from astraflow.contract.tasks import NodeFacts
+from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
+from astraflow.dataflow.service import serve
+from astraflow.wire.channel import Link, dial
+from astraflow.wire.server import Listen
+
+TOKEN = "a-token-for-tests"
+
+
+def config(
+    *,
+    policies: tuple[str, ...] = ("solver",),
+    batch_groups: int = 2,
+    max_staleness: int = 1,
+    group_size: int = 2,
+    filters: tuple[str, ...] = ("keep_all",),
+    lease_s: float = 5.0,
+    max_attempts: int = 2,
+) -> DataflowConfig:
+    """A small run with one flow for each policy."""
+    flows = {
+        f"train-{policy}": FlowConfig(
+            dataset={"kind": "letters"},
+            workflow={"kind": "single_turn", "policy": policy, "max_new_tokens": 6},
+            reward={"kind": "exact_match"},
+            group_size=group_size,
+            filters=tuple({"kind": kind} for kind in filters),
+            max_attempts=max_attempts,
+        )
+        for policy in policies
+    }
+    return DataflowConfig(
+        run="test",
+        flows=flows,
+        streams={policy: StreamConfig(batch_groups=batch_groups, max_staleness=max_staleness) for policy in policies},
+        models={policy: {"kind": "scripted"} for policy in policies},
+        lease_s=lease_s,
+        beat_s=0.2,
+        report_s=0.1,
+    )
+
+
+def facts(name: str = "node", *, running: tuple[TaskId, ...] = ()) -> NodeFacts:
+    """A node that says who it is."""
+    return NodeFacts(
+        name=name,
+        pool=PoolId("local"),
+        region="here",
+        engine="scripted",
+        is_simulated=True,
+        hardware="cpu",
+        capacity=8,
+        price_per_hour=0.0,
+        software="test",
+        running=running,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A running service and the doors to it."""
+
+    link: Link
+    nodes: NodeDataClient
+    control: ControlPlaneClient
+
+    def trainer(self, policy: str = "solver") -> TrainerDataClient:
+        """The trainer side for one policy."""
+        return TrainerDataClient(self.link, PolicyId(policy))
+
+
+@asynccontextmanager
+async def running(directory: Path, run: DataflowConfig | None = None, *, port: int = 0) -> AsyncIterator[Service]:
+    """Serve until the block ends."""
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(
+            run or config(),
+            listen=Listen(port=port, token=TOKEN, drain_s=0.5),
+            directory=directory,
+            weights_address="127.0.0.1:1",
+            stop=stop,
+            on_ready=ready.set_result,
+        )
+    )
+    waited: set[asyncio.Future[Any]] = {serving, ready}
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving
+    try:
+        async with dial(ready.result(), token=TOKEN) as link:
+            yield Service(link=link, nodes=NodeDataClient(link), control=ControlPlaneClient(link))
+    finally:
+        stop.set()
+        await serving

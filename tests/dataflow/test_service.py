@@ -1,0 +1,309 @@
+"""The whole role over real gRPC: what a node, a trainer and a page see."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import InvalidInput, UnknownNode, UnknownPolicy
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.reports import NodeState, Report
+from astraflow.contract.tasks import NodeStatus, Task
+from astraflow.contract.trajectories import Boundary, Episode, Failure
+from tests import make
+from tests.dataflow.running import Service, config, facts, running
+
+pytestmark = pytest.mark.anyio
+
+
+def episode(task: Task, *, version: int = 0, policy: str = "solver") -> Episode:
+    """A result whose reward differs between the members of a group."""
+    trajectory = make.trajectory(policy=policy, version=version, reward=float(task.member % 2))
+    return Episode(task=task.id, node=NodeId("any"), trajectories=(trajectory,))
+
+
+def step_of(batch: Batch) -> StepReport:
+    return StepReport(
+        batch=batch.id,
+        policy=batch.policy,
+        version=Version(batch.version + 1),
+        wait_s=0.5,
+        compute_s=1.5,
+        publish_s=0.0,
+        metrics={"loss": 0.25},
+    )
+
+
+async def produce(service: Service, groups: int, *, version: int = 0) -> None:
+    """Join, lease and push that many groups of two."""
+    node = (await service.nodes.join(facts("producer"))).node
+    lease = await service.nodes.lease(node, 2 * groups, wait_s=2)
+    assert len(lease.tasks) == 2 * groups
+    fates = await service.nodes.push(node, [episode(task, version=version) for task in lease.tasks])
+    assert set(fates) == {"accepted"}
+
+
+def assert_balanced(report: Report) -> None:
+    for flow in report.flows:
+        assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
+    for stream in report.streams:
+        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
+        assert stream.admitted == spread
+
+
+async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await produce(service, 2)
+        trainer = service.trainer()
+        welcome = await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        batch = await trainer.pull_batch(version=Version(0), wait_s=2)
+        assert batch is not None
+        assert welcome.acknowledged_steps == 0
+        assert len(batch.rows) == 4
+        assert [row.group for row in batch.rows] == sorted(row.group for row in batch.rows)
+        assert await trainer.report_step(step_of(batch))
+        assert not await trainer.report_step(step_of(batch))
+        report = await service.control.report()
+        stream = report.streams[0]
+        assert (stream.trained, stream.steps, stream.version, stream.buffered) == (2, 1, 1, 0)
+        assert stream.wait_fraction == pytest.approx(0.25)
+        assert stream.metrics["loss"] == pytest.approx(0.25)
+        assert stream.reward_mean == pytest.approx(0.5)
+        assert_balanced(report)
+
+
+async def test_the_gate_stops_issuing_at_the_staleness_bound(tmp_path: Path) -> None:
+    async with running(tmp_path, config(batch_groups=2, max_staleness=1)) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 100, wait_s=1)
+        assert len(lease.tasks) == (0 + 1 + 1) * 2 * 2
+        assert (await service.nodes.lease(node, 1, wait_s=0.05)).tasks == ()
+
+
+async def test_a_waiting_lease_wakes_when_the_trainer_advances(tmp_path: Path) -> None:
+    async with running(tmp_path, config(max_staleness=0)) as service:
+        await produce(service, 2)
+        node = (await service.nodes.join(facts("other"))).node
+        waiting = asyncio.create_task(service.nodes.lease(node, 4, wait_s=10))
+        trainer = service.trainer()
+        batch = await trainer.pull_batch(version=Version(0), wait_s=2)
+        assert batch is not None
+        await trainer.report_step(step_of(batch))
+        assert len((await waiting).tasks) == 4
+
+
+async def test_a_batch_is_redelivered_until_acknowledged_even_over_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await produce(service, 3)
+        first = await service.trainer().pull_batch(version=Version(0), wait_s=2)
+        again = await service.trainer().pull_batch(version=Version(0), wait_s=2)
+    async with running(tmp_path) as service:
+        after = await service.trainer().pull_batch(version=Version(0), wait_s=2)
+        assert first is not None and again is not None and after is not None
+        assert (first.is_redelivered, again.is_redelivered, after.is_redelivered) == (False, True, True)
+        assert first.id == again.id == after.id
+        assert [row.task for row in first.rows] == [row.task for row in after.rows]
+        assert all(
+            (a.trajectory.tokens == b.trajectory.tokens).all() for a, b in zip(first.rows, after.rows, strict=True)
+        )
+        assert await service.trainer().report_step(step_of(after))
+        report = await service.control.report()
+        assert report.streams[0].buffered == 1
+        assert report.streams[0].redelivered == 2
+        assert_balanced(report)
+
+
+async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 4, wait_s=1)
+        await service.nodes.push(node, [episode(task) for task in lease.tasks[:3]])
+        before = await service.control.report()
+    async with running(tmp_path) as service:
+        report = await service.control.report()
+        assert report.flows[0].issued == before.flows[0].issued == 2
+        assert report.sequence > before.sequence
+        with pytest.raises(UnknownNode):
+            await service.nodes.push(node, [episode(lease.tasks[3])])
+        node = (await service.nodes.join(facts(running=(lease.tasks[3].id,)))).node
+        fates = await service.nodes.push(node, [episode(task) for task in lease.tasks])
+        assert fates == ("duplicate", "duplicate", "duplicate", "accepted")
+        more = await service.nodes.lease(node, 100, wait_s=1)
+        assert {task.group for task in more.tasks}.isdisjoint({task.group for task in lease.tasks})
+        assert_balanced(await service.control.report())
+
+
+async def test_unclaimed_tasks_go_out_again_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        lost = await service.nodes.lease(node, 8, wait_s=1)
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        again = await service.nodes.lease(node, 8, wait_s=5)
+        assert {task.id for task in again.tasks} == {task.id for task in lost.tasks}
+
+
+async def test_leaving_returns_tasks_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        first = (await service.nodes.join(facts("first"))).node
+        second = (await service.nodes.join(facts("second"))).node
+        held = await service.nodes.lease(first, 8, wait_s=1)
+        assert await service.nodes.leave(first, reason="done") == 8
+        assert {task.id for task in (await service.nodes.lease(second, 8, wait_s=1)).tasks} == {
+            task.id for task in held.tasks
+        }
+        with pytest.raises(UnknownNode):
+            await service.nodes.lease(first, 1, wait_s=0)
+
+
+async def test_a_node_that_restarts_replaces_its_earlier_self(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        first = (await service.nodes.join(facts("same"))).node
+        await service.nodes.lease(first, 8, wait_s=1)
+        second = (await service.nodes.join(facts("same"))).node
+        assert first != second
+        assert len((await service.nodes.lease(second, 8, wait_s=1)).tasks) == 8
+        states = {node.id: node.state for node in (await service.control.report()).nodes}
+        assert states == {first: NodeState.GONE, second: NodeState.JOINING}
+
+
+async def test_a_silent_node_is_lost_and_its_late_result_still_counts_once(tmp_path: Path) -> None:
+    async with running(tmp_path, config(lease_s=0.5)) as service:
+        quiet = (await service.nodes.join(facts("quiet"))).node
+        lease = await service.nodes.lease(quiet, 8, wait_s=1)
+        await asyncio.sleep(1.2)
+        with pytest.raises(UnknownNode):
+            await service.nodes.push(quiet, [episode(lease.tasks[0])])
+        back = (await service.nodes.join(facts("quiet"))).node
+        assert await service.nodes.push(back, [episode(lease.tasks[0])] * 2) == ("accepted", "duplicate")
+        report = await service.control.report()
+        assert report.flows[0].leases_expired == 8
+        assert_balanced(report)
+
+
+async def test_beats_renew_leases(tmp_path: Path) -> None:
+    async with running(tmp_path, config(lease_s=0.6)) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 2, wait_s=1)
+        for _ in range(6):
+            await asyncio.sleep(0.2)
+            directive = await service.nodes.beat(
+                NodeStatus(node=node, running=(lease.tasks[0].id,), versions={PolicyId("solver"): Version(0)})
+            )
+            assert directive.action == "go_on"
+        report = await service.control.report()
+        assert report.flows[0].leases_expired == 1
+        assert report.flows[0].tasks_leased == 1
+        assert report.nodes[0].state is NodeState.READY
+
+
+async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -> None:
+    async with running(tmp_path, config(group_size=3, batch_groups=1, max_attempts=2)) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 3, wait_s=1)
+        broken = Episode(
+            task=lease.tasks[0].id,
+            node=node,
+            trajectories=(),
+            failure=Failure(boundary=Boundary.ENGINE, message="out of memory"),
+        )
+        assert await service.nodes.push(node, [broken]) == ("retried",)
+        again = await service.nodes.lease(node, 1, wait_s=1)
+        assert (again.tasks[0].id, again.tasks[0].attempt) == (broken.task, 1)
+        fates = await service.nodes.push(node, [broken, *(episode(task) for task in lease.tasks[1:])])
+        assert fates == ("failed_engine", "accepted", "accepted")
+        batch = await service.trainer().pull_batch(version=Version(0), wait_s=2)
+        assert batch is not None
+        assert [row.task for row in batch.rows] == [task.id for task in lease.tasks[1:]]
+
+
+async def test_equal_rewards_are_filtered_and_make_room(tmp_path: Path) -> None:
+    async with running(tmp_path, config(filters=("informative",), max_staleness=0)) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 100, wait_s=1)
+        dull = [Episode(task=task.id, node=node, trajectories=(make.trajectory(reward=1.0),)) for task in lease.tasks]
+        await service.nodes.push(node, dull)
+        report = await service.control.report()
+        assert report.flows[0].dropped == {"informative": 2}
+        assert report.streams[0].issue_room == 2
+        assert_balanced(report)
+
+
+async def test_rows_beyond_the_staleness_bound_are_never_served(tmp_path: Path) -> None:
+    async with running(tmp_path, config(batch_groups=1, max_staleness=1)) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 4, wait_s=1)
+        await service.nodes.push(node, [episode(task, version=0) for task in lease.tasks])
+        trainer = service.trainer()
+        await trainer.attach(version=Version(2), backend="single", is_simulated=False)
+        assert await trainer.pull_batch(version=Version(2), wait_s=0.1) is None
+        report = await service.control.report()
+        assert report.streams[0].dropped == {"stale": 2}
+        assert_balanced(report)
+
+
+async def test_one_stalled_trainer_does_not_stop_the_other_policy(tmp_path: Path) -> None:
+    async with running(tmp_path, config(policies=("a", "b"), max_staleness=0)) as service:
+        node = (await service.nodes.join(facts())).node
+        for version in range(3):
+            lease = await service.nodes.lease(node, 100, wait_s=1)
+            results = [episode(t, version=version, policy=t.flow.removeprefix("train-")) for t in lease.tasks]
+            await service.nodes.push(node, results)
+            batch = await service.trainer("a").pull_batch(version=Version(version), wait_s=2)
+            assert batch is not None
+            await service.trainer("a").report_step(step_of(batch))
+        streams = {stream.policy: stream for stream in (await service.control.report()).streams}
+        assert streams[PolicyId("a")].steps == 3
+        assert streams[PolicyId("b")].buffered == 2
+
+
+async def test_what_does_not_belong_here_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        lease = await service.nodes.lease(node, 2, wait_s=1)
+        foreign = [episode(lease.tasks[0]), episode(lease.tasks[1], policy="stranger")]
+        with pytest.raises(InvalidInput, match="stranger"):
+            await service.nodes.push(node, foreign)
+        for name in ("train-solver:99/0", "train-solver:0/9", "elsewhere:0/0", "nonsense"):
+            unknown = Episode(task=TaskId(name), node=node, trajectories=(make.trajectory(),))
+            assert await service.nodes.push(node, [unknown]) == ("unknown",)
+        with pytest.raises(UnknownPolicy, match="solver"):
+            await service.trainer("stranger").pull_batch(version=Version(0), wait_s=0)
+        report = await service.control.report()
+        assert report.flows[0].tasks_leased == 2
+        assert_balanced(report)
+
+
+async def test_the_report_is_watched_and_its_history_survives_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await produce(service, 2)
+        sequences = []
+        async for report in service.control.watch_report():
+            sequences.append(report.sequence)
+            if len(sequences) == 3:
+                break
+        assert sequences == list(range(sequences[0], sequences[0] + 3))
+    async with running(tmp_path) as service:
+        history = await service.control.history()
+        assert [report.sequence for report in history] == sorted({report.sequence for report in history})
+        assert set(sequences) <= {report.sequence for report in history}
+        kinds = [event.kind for event in (await service.control.report()).events]
+        assert "node_joined" in kinds
+
+
+async def test_people_drain_nodes_and_pause_flows(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        await service.control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="looking")
+        assert (await service.nodes.lease(node, 2, wait_s=0.05)).tasks == ()
+        await service.control.pause_flow(FlowId("train-solver"), is_paused=False, actor="ada", reason="seen")
+        assert len((await service.nodes.lease(node, 2, wait_s=1)).tasks) == 2
+        await service.control.drain_node(node, actor="ada", reason="maintenance")
+        directive = await service.nodes.beat(NodeStatus(node=node, running=(), versions={}))
+        assert (directive.action, directive.reason) == ("drain", "ada: maintenance")
+        assert (await service.nodes.lease(node, 2, wait_s=0.05)).tasks == ()
+        events = [event for event in (await service.control.report()).events if "ada" in event.message]
+        assert [event.kind for event in events] == ["flow_paused", "flow_resumed", "node_drained"]
+        with pytest.raises(InvalidInput, match="train-solver"):
+            await service.control.pause_flow(FlowId("nope"), is_paused=True, actor="ada", reason="")
