@@ -1,0 +1,173 @@
+"""A run under random nodes, trainers and crashes, against a simple model of what must hold."""
+
+import asyncio
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.ids import PolicyId, TaskId, Version
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.service import build_run
+from astraflow.dataflow.trainer_side import TrainerSide
+from tests import make
+from tests.dataflow.running import config, facts
+from tests.fakes.clock import ManualClock
+
+SOLVER = PolicyId("solver")
+MAX_STALENESS = 1
+LEASE_S = 5.0
+
+
+class RunUnderFire(RuleBasedStateMachine):
+    """Nodes lease, push, repeat themselves and vanish; the trainer pulls and acknowledges; dataflow is killed."""
+
+    @initialize()
+    def start(self) -> None:
+        self.loop = asyncio.Runner()
+        self.folder = Path(tempfile.mkdtemp())
+        self.clock = ManualClock()
+        self.version = 0
+        self.held: list[Task] = []
+        self.acknowledged: dict[TaskId, Episode] = {}
+        self.trained: Counter[TaskId] = Counter()
+        self.batch: Batch | None = None
+        self._open()
+
+    def teardown(self) -> None:
+        self._close()
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+    @rule(capacity=st.integers(1, 5))
+    def a_node_leases(self, capacity: int) -> None:
+        lease = self.loop.run(self.nodes.lease(self.node, capacity, wait_s=0))
+        self.held += lease.tasks
+
+    @rule(data=st.data(), lag=st.integers(0, MAX_STALENESS + 1), fails=st.booleans())
+    def a_node_pushes_what_it_held_once(self, data: st.DataObject, lag: int, fails: bool) -> None:
+        if not self.held:
+            return
+        task = data.draw(st.sampled_from(self.held))
+        self._push(self._episode(task, lag=lag, fails=fails))
+
+    @rule(data=st.data())
+    def a_push_is_repeated(self, data: st.DataObject) -> None:
+        if not self.acknowledged:
+            return
+        task = data.draw(st.sampled_from(sorted(self.acknowledged)))
+        assert self.loop.run(self.nodes.push(self.node, [self.acknowledged[task]])) == ["duplicate"]
+
+    @rule()
+    def leases_run_out(self) -> None:
+        self.clock.advance(LEASE_S + 1)
+        self.nodes.tick()
+        self.node = self.nodes.join(facts()).id
+
+    @rule()
+    def the_trainer_pulls(self) -> None:
+        batch = self.loop.run(self.trainers.pull(SOLVER, Version(self.version), wait_s=0))
+        if batch is None:
+            return
+        if self.batch is not None:
+            assert batch.is_redelivered
+            assert [row.task for row in batch.rows] == [row.task for row in self.batch.rows]
+        for row in batch.rows:
+            born = row.trajectory.oldest_version
+            assert born is not None and batch.version - born <= MAX_STALENESS
+            pushed = self.acknowledged[row.task].trajectories[0]
+            assert np.array_equal(pushed.tokens, row.trajectory.tokens)
+        self.batch = batch
+
+    @rule(twice=st.booleans())
+    def the_trainer_acknowledges(self, twice: bool) -> None:
+        if self.batch is None:
+            return
+        self.version += 1
+        report = StepReport(
+            batch=self.batch.id, policy=SOLVER, version=Version(self.version), wait_s=0, compute_s=1, publish_s=0
+        )
+        assert self.loop.run(self.trainers.report_step(report))
+        if twice:
+            assert not self.loop.run(self.trainers.report_step(report))
+        self.trained.update(row.task for row in self.batch.rows)
+        self.batch = None
+
+    @rule()
+    def dataflow_is_killed(self) -> None:
+        """What a kill leaves is the files as they are: they are copied away before the old process may close them."""
+        fresh = Path(tempfile.mkdtemp())
+        for path in self.folder.iterdir():
+            shutil.copy(path, fresh / path.name)
+        self._close()
+        shutil.rmtree(self.folder)
+        self.folder = fresh
+        self._open()
+
+    @invariant()
+    def the_counts_balance(self) -> None:
+        if not hasattr(self, "run"):
+            return
+        report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
+        flow, stream = report.flows[0], report.streams[0]
+        assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
+        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
+        assert stream.admitted == spread
+        assert stream.steps == self.version
+
+    @invariant()
+    def nothing_is_trained_twice(self) -> None:
+        assert all(times == 1 for times in getattr(self, "trained", Counter()).values())
+
+    def _open(self) -> None:
+        settings_ = config(
+            batch_groups=2, max_staleness=MAX_STALENESS, filters=("informative",), lease_s=LEASE_S, max_attempts=2
+        )
+        self.journal = Journal(self.folder / "journal.sqlite")
+        self.run: Run = build_run(settings_, journal=self.journal, clock=self.clock)
+        self.run.restore(grace_s=1)
+        self.nodes, self.trainers = NodeSide(self.run), TrainerSide(self.run)
+        self.committing = self.loop.get_loop().create_task(self.journal.run())
+        self.node = self.nodes.join(facts()).id
+
+    def _close(self) -> None:
+        async def end() -> None:
+            self.committing.cancel()
+            await asyncio.gather(self.committing, return_exceptions=True)
+
+        self.loop.run(end())
+
+    def _push(self, episode: Episode) -> None:
+        (fate,) = self.loop.run(self.nodes.push(self.node, [episode]))
+        known = episode.task in self.acknowledged
+        assert (fate == "duplicate") == known
+        if fate != "retried" and not known:
+            self.acknowledged[episode.task] = episode
+
+    def _episode(self, task: Task, *, lag: int, fails: bool) -> Episode:
+        if fails:
+            failure = Failure(boundary=Boundary.ENGINE, message="broke")
+            return Episode(task=task.id, node=self.node, trajectories=(), failure=failure)
+        version = max(0, self.version - lag)
+        trajectory = make.trajectory(version=version, reward=float(task.member % 2))
+        return Episode(task=task.id, node=self.node, trajectories=(trajectory,))
+
+
+TestRunUnderFire = RunUnderFire.TestCase
+TestRunUnderFire.settings = settings(
+    max_examples=40,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,53 @@
+"""A clock that stands until a test advances it."""
+
+import asyncio
+import heapq
+from itertools import count
+
+SETTLE_TURNS = 20
+"""Turns of the event loop after which whoever was woken has done what it does without waiting."""
+
+
+class FakeClock:
+    """Time passes in `advance` alone; sleepers wake in order, each at its own time."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = count()
+
+    def now(self) -> float:
+        """Seconds."""
+        return self._now
+
+    def wall(self) -> float:
+        """The same seconds."""
+        return self._now
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait until the test has advanced that far."""
+        if duration_s <= 0:
+            await asyncio.sleep(0)
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + duration_s, next(self._order), woken))
+        await woken
+
+    async def advance(self, duration_s: float) -> None:
+        """Let that much time pass."""
+        await settle()
+        until = self._now + duration_s
+        while self._sleepers and self._sleepers[0][0] <= until:
+            due, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                self._now = due
+                woken.set_result(None)
+                await settle()
+        self._now = until
+        await settle()
+
+
+async def settle() -> None:
+    """Let every task run until it waits."""
+    for _ in range(SETTLE_TURNS):
+        await asyncio.sleep(0)
