@@ -2,9 +2,12 @@
 
 import numpy as np
 
-from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.contract.weights import Dtype, Probe
+from astraflow.weights.tensors import VerifiedWeights, build_layout
 
 
 def prompt(ordinal: int = 0) -> Prompt:
@@ -40,5 +43,39 @@ def trajectory(
 
 def episode(task_id: str = "train:0/0", *, node: str = "node-1", reward: float = 1.0, version: int = 0) -> Episode:
     return Episode(
-        task=TaskId(task_id), node=NodeId(node), trajectories=(trajectory(reward=reward, version=version),), duration_s=0.1
+        task=TaskId(task_id),
+        node=NodeId(node),
+        trajectories=(trajectory(reward=reward, version=version),),
+        duration_s=0.1,
     )
+
+
+def batch(
+    step: int = 1, *, policy: str = "solver", version: int = 0, born: int = 0, groups: int = 2, members: int = 2
+) -> Batch:
+    """Batch `policy:step` for a trainer at `version`; its rows were begun with version `born`, rewards alternate."""
+    return Batch(
+        id=BatchId(f"{policy}:{step}"),
+        policy=PolicyId(policy),
+        version=Version(version),
+        is_redelivered=False,
+        rows=tuple(
+            Row(
+                group=GroupId(f"train:{step}.{group}"),
+                task=TaskId(f"train:{step}.{group}/{member}"),
+                node=NodeId("node-1"),
+                trajectory=trajectory(policy=policy, version=born, reward=float(member % 2)),
+            )
+            for group in range(groups)
+            for member in range(members)
+        ),
+    )
+
+
+def verified_weights(version: int = 0, *, policy: str = "solver", probe: Probe | None = None) -> VerifiedWeights:
+    """A tiny version, all of its bits equal to its number."""
+    bits = np.full(8, version, dtype="<u2")
+    manifest, buffer = build_layout(
+        {"weight": (Dtype.BFLOAT16, (2, 4), bits)}, policy=PolicyId(policy), version=Version(version), probe=probe
+    )
+    return VerifiedWeights(manifest=manifest, buffer=buffer)

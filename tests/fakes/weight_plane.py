@@ -1,0 +1,42 @@
+"""A weight store's `publish`, in memory and without a network, as strict as a real one about versions."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.errors import Conflict, InvalidInput, UnknownVersion
+from astraflow.contract.weights import Chunk, Manifest, Transfer
+
+
+class InMemoryWeightPlane(WeightPlaneClient):
+    """Remembers the manifest of every version; takes the next version only, and never other bits under one."""
+
+    def __init__(self, on_publish: Callable[[str], None] = lambda point: None) -> None:
+        self.manifests: list[Manifest] = []
+        self.repeats = 0
+        """Publishes of versions that were known."""
+        self.on_publish = on_publish
+        """Called with `before` and `after` the version is there."""
+        self.is_open = asyncio.Event()
+        """Publishes wait for this; set at first."""
+        self.is_open.set()
+
+    async def publish(self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
+        await self.is_open.wait()
+        self.on_publish("before")
+        is_new = self._take(manifest, transfer)
+        self.on_publish("after")
+        return is_new
+
+    def _take(self, manifest: Manifest, transfer: Transfer) -> bool:
+        if manifest.version < len(self.manifests):
+            if self.manifests[manifest.version].root_hash != manifest.root_hash:
+                raise Conflict(f"other bits are known as version {manifest.version}")
+            self.repeats += 1
+            return False
+        if manifest.version > len(self.manifests):
+            raise InvalidInput(f"version {manifest.version} is not the next one, {len(self.manifests)}")
+        if transfer.base is not None and transfer.base >= len(self.manifests):
+            raise UnknownVersion(f"base {transfer.base} is not known")
+        self.manifests.append(manifest)
+        return True

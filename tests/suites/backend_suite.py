@@ -1,0 +1,103 @@
+"""What every training backend must do."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from astraflow.contract.batches import Batch
+from astraflow.contract.errors import CorruptData
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.trainer.backends.base import Backend, Snapshot
+from astraflow.weights.tensors import build_layout
+
+
+class BackendSuite:
+    """Inherit, and provide the fixtures `build` (a fresh backend, always the same) and `batches` (at least four)."""
+
+    def test_a_step_returns_finite_metrics(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
+        metrics = build().step(batches[0])
+        assert metrics
+        assert all(math.isfinite(value) for value in metrics.values()), metrics
+
+    def test_the_same_seed_makes_the_same_weights(self, build: Callable[[], Backend]) -> None:
+        assert_same(build().snapshot(), build().snapshot())
+
+    def test_a_snapshot_is_not_changed_by_the_next_step(
+        self, build: Callable[[], Backend], batches: Sequence[Batch]
+    ) -> None:
+        backend = build()
+        snapshot = backend.snapshot()
+        before = {name: bits.copy() for name, (_, _, bits) in snapshot.tensors.items()}
+        backend.step(batches[0])
+        for name, (_, _, bits) in snapshot.tensors.items():
+            np.testing.assert_array_equal(bits, before[name])
+
+    def test_steps_change_the_weights(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
+        backend = build()
+        before = backend.snapshot()
+        for batch in batches:
+            backend.step(batch)
+        after = backend.snapshot()
+        assert any((before.tensors[name][2] != after.tensors[name][2]).any() for name in before.tensors)
+
+    def test_a_snapshot_can_be_laid_out_for_publishing(self, build: Callable[[], Backend]) -> None:
+        snapshot = build().snapshot()
+        manifest, buffer = build_layout(
+            snapshot.tensors, policy=PolicyId("solver"), version=Version(0), probe=snapshot.probe
+        )
+        assert buffer.nbytes == manifest.size_bytes > 0
+
+    def test_taking_a_snapshot_changes_nothing(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
+        looked_at, left_alone = build(), build()
+        looked_at.snapshot()
+        for backend in (looked_at, left_alone):
+            backend.step(batches[0])
+        assert_same(looked_at.snapshot(), left_alone.snapshot())
+
+    def test_a_restored_backend_goes_on_bit_for_bit(
+        self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
+    ) -> None:
+        original, restored = build(), build()
+        original.step(batches[0])
+        original.step(batches[1])
+        original.save(tmp_path)
+        restored.load(tmp_path)
+        assert_same(original.snapshot(), restored.snapshot())
+        for backend in (original, restored):
+            backend.step(batches[2])
+            backend.step(batches[3])
+        assert_same(original.snapshot(), restored.snapshot())
+
+    def test_saving_changes_nothing(
+        self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
+    ) -> None:
+        saved, left_alone = build(), build()
+        saved.save(tmp_path)
+        for backend in (saved, left_alone):
+            backend.step(batches[0])
+        assert_same(saved.snapshot(), left_alone.snapshot())
+
+    def test_a_damaged_file_is_named(self, build: Callable[[], Backend], tmp_path: Path) -> None:
+        build().save(tmp_path)
+        for path in tmp_path.rglob("*"):
+            if path.is_file():
+                path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(CorruptData, match=str(tmp_path)):
+            build().load(tmp_path)
+
+
+def assert_same(one: Snapshot, other: Snapshot) -> None:
+    """Equal names, types, shapes and bits, and equal probes."""
+    assert list(one.tensors) == list(other.tensors)
+    for name, (dtype, shape, bits) in one.tensors.items():
+        assert (dtype, shape) == other.tensors[name][:2], name
+        np.testing.assert_array_equal(_flat(bits), _flat(other.tensors[name][2]), err_msg=name)
+    assert one.probe == other.probe
+
+
+def _flat(bits: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.unsignedinteger]:
+    return bits.reshape(-1)

@@ -1,0 +1,109 @@
+"""The sleeping trainer passes as a backend, and moves weights as training does."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.contract.batches import Batch
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.weights import Dtype
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.base import Backend
+from astraflow.trainer.backends.scripted import bfloat16_bits
+from tests import make
+from tests.suites.backend_suite import BackendSuite
+
+
+def scripted(*, seed: int = 0, **options: float) -> Backend:
+    return backends.build({"kind": "scripted", "step_s": 0.0, **options}, {"kind": "scripted"}, {}, seed=seed)
+
+
+def published(backend: Backend) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    return np.concatenate([bits for _, _, bits in backend.snapshot().tensors.values()])
+
+
+class TestScriptedBackend(BackendSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[], Backend]:
+        return scripted
+
+    @pytest.fixture
+    def batches(self) -> Sequence[Batch]:
+        return [make.batch(step) for step in range(1, 5)]
+
+
+@pytest.mark.parametrize("density", [0.0, 0.001, 0.01, 0.02, 0.1])
+def test_about_the_asked_share_of_elements_changes_in_every_step(density: float) -> None:
+    backend = scripted(density=density, width=128)
+    for step in range(5):
+        before = published(backend)
+        backend.step(make.batch(step))
+        assert np.mean(before != published(backend)) == pytest.approx(density, rel=0.15)
+
+
+def test_small_weights_change_more_often_than_large_ones() -> None:
+    backend = scripted(density=0.05, width=128)
+    before = published(backend)
+    backend.step(make.batch())
+    has_changed = before != published(backend)
+    exponents = (before >> 7) & 0xFF
+    is_small = exponents < np.median(exponents)
+    assert has_changed[is_small].mean() > 2 * has_changed[~is_small].mean()
+
+
+def test_tensors_are_bf16_and_named_like_a_model() -> None:
+    tensors = scripted(width=8, layers=1).snapshot().tensors
+    assert {name: (dtype, shape) for name, (dtype, shape, _) in tensors.items()} == {
+        "model.layers.0.self_attn.qkv_proj.weight": (Dtype.BFLOAT16, (24, 8)),
+        "model.layers.0.self_attn.o_proj.weight": (Dtype.BFLOAT16, (8, 8)),
+        "model.layers.0.input_layernorm.weight": (Dtype.BFLOAT16, (8,)),
+    }
+
+
+def test_metrics_are_those_of_the_batch() -> None:
+    metrics = scripted().step(make.batch(version=5, born=3, members=4))
+    assert metrics == {"reward_mean": 0.5, "staleness_mean": 2.0, "staleness_max": 2.0, "tokens_mean": 5.0}
+
+
+def test_another_seed_makes_other_weights() -> None:
+    assert (published(scripted(seed=1)) != published(scripted(seed=2))).any()
+
+
+def test_a_step_takes_as_long_as_it_is_told() -> None:
+    backend = scripted(step_s=0.05, step_sigma=0.0)
+    began = time.monotonic()
+    backend.step(make.batch())
+    assert 0.05 <= time.monotonic() - began < 1.0
+
+
+def test_it_says_that_it_is_a_stand_in() -> None:
+    assert scripted().is_simulated
+    assert scripted().snapshot().probe is None
+
+
+def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
+    scripted(width=8).save(tmp_path)
+    with pytest.raises(CorruptData, match=r"weights\.npy"):
+        scripted(width=16).load(tmp_path)
+
+
+def test_a_wrong_option_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'density'"):
+        scripted(densty=0.1)
+
+
+def test_rounding_to_bf16_takes_the_nearest_and_ties_to_even() -> None:
+    above_one = [0x3F80_7FFF, 0x3F80_8000, 0x3F80_8001, 0x3F81_8000, 0xBF80_8001, 0x0000_0000, 0x8000_0000]
+    values = np.array(above_one, dtype=np.uint32).view(np.float32)
+    assert [hex(bits) for bits in bfloat16_bits(values)] == [
+        "0x3f80",
+        "0x3f80",
+        "0x3f81",
+        "0x3f82",
+        "0xbf81",
+        "0x0",
+        "0x8000",
+    ]

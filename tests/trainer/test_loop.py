@@ -1,0 +1,405 @@
+"""The loop against a real data plane: exactly once, whatever crashes where."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow.client.data_plane import TrainerDataClient
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Dtype
+from astraflow.runtime.clock import SystemClock
+from astraflow.trainer.backends.base import Snapshot
+from astraflow.trainer.checkpoint import Checkpoints, Identity, Progress
+from astraflow.trainer.feed import Feed
+from astraflow.trainer.learner import Learner
+from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.worker import Worker
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.tensors import build_layout
+from astraflow.wire.channel import Link, dial
+from astraflow.wire.server import Listen, serving
+from tests import make
+from tests.fakes.backend import RecordingBackend, bits_of
+from tests.fakes.crashes import Crash, Crashes
+from tests.fakes.trainer_data import FakeTrainerData
+from tests.fakes.weight_plane import InMemoryWeightPlane
+
+SOLVER = PolicyId("solver")
+POINTS = (
+    "pulled",
+    "step begins",
+    "step ends",
+    "snapshot taken",
+    "checkpoint half written",
+    "checkpoint written",
+    "checkpoint durable",
+    "publish before",
+    "publish after",
+    "report before",
+    "report after",
+)
+
+
+class CrashingBackend(RecordingBackend):
+    def __init__(self, crashes: Crashes) -> None:
+        super().__init__()
+        self._crashes = crashes
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        self._crashes.reach("step begins")
+        metrics = super().step(batch)
+        self._crashes.reach("step ends")
+        return metrics
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        self._crashes.reach("snapshot taken")
+        return snapshot
+
+    def save(self, folder: Path) -> None:
+        (folder / "first.json").write_text("[]")
+        self._crashes.reach("checkpoint half written")
+        super().save(folder)
+        self._crashes.reach("checkpoint written")
+
+
+class CrashingCheckpoints(Checkpoints):
+    def __init__(self, folder: Path, crashes: Crashes) -> None:
+        super().__init__(folder, Identity(policy=SOLVER, model={}, backend="recording"), keep=2)
+        self._crashes = crashes
+
+    def save(self, progress: Progress, write: Callable[[Path], None]) -> Path:
+        path = super().save(progress, write)
+        self._crashes.reach("checkpoint durable")
+        return path
+
+
+class CrashingClient(TrainerDataClient):
+    def __init__(self, link: Link, crashes: Crashes) -> None:
+        super().__init__(link, SOLVER)
+        self._crashes = crashes
+
+    async def pull_batch(self, *, version: Version, wait_s: float) -> Batch | None:
+        batch = await super().pull_batch(version=version, wait_s=wait_s)
+        self._crashes.reach("pulled")
+        return batch
+
+    async def report_step(self, report: StepReport) -> bool:
+        self._crashes.reach("report before")
+        is_first = await super().report_step(report)
+        self._crashes.reach("report after")
+        return is_first
+
+
+class Bench:
+    """Dataflow and the weight store, which stay, and trainers on one folder, which come and go."""
+
+    def __init__(self, folder: Path, *, batches: int) -> None:
+        self.folder = folder
+        self.data = FakeTrainerData([make.batch(step) for step in range(1, batches + 1)])
+        self.weights = InMemoryWeightPlane()
+        self.address = ""
+
+    @asynccontextmanager
+    async def trainer(
+        self, crashes: Crashes | None = None, *, max_steps: int | None = None
+    ) -> AsyncIterator[tuple[TrainerLoop, RecordingBackend]]:
+        """A fresh process's parts, built as the service does."""
+        crashes = crashes or Crashes()
+        self.weights.on_publish = lambda point: crashes.reach(f"publish {point}")
+        backend = CrashingBackend(crashes)
+        checkpoints = CrashingCheckpoints(self.folder, crashes)
+        clock = SystemClock()
+        with checkpoints.held(), Worker("trainer") as worker:
+            learner = Learner(lambda: backend, worker=worker, checkpoints=checkpoints, clock=clock)
+            progress = await learner.start()
+            async with dial(self.address, token="t") as link:
+                feed = Feed(
+                    CrashingClient(link, crashes),
+                    SOLVER,
+                    backend="recording",
+                    is_simulated=True,
+                    pull_wait_s=5.0,
+                    clock=clock,
+                )
+                welcome = await feed.attach(progress)
+                if progress is None:
+                    progress = Progress(run=welcome.run, step=0, report=None)
+                    await learner.keep(progress)
+                async with Publisher(self.weights, SOLVER) as publisher:
+                    yield (
+                        TrainerLoop(
+                            policy=SOLVER,
+                            feed=feed,
+                            learner=learner,
+                            publisher=publisher,
+                            progress=progress,
+                            max_steps=len(self.data.batches) if max_steps is None else max_steps,
+                            clock=clock,
+                        ),
+                        backend,
+                    )
+
+    async def run(self, crashes: Crashes | None = None) -> RecordingBackend:
+        """One process from start to end; returns what it trained. Raises: Crash."""
+        async with self.trainer(crashes) as (loop, backend):
+            await loop.run(asyncio.Event())
+        return backend
+
+    def assert_exactly_once(self, backend: RecordingBackend) -> None:
+        expected = [str(batch.id) for batch in self.data.batches]
+        assert backend.trained == expected
+        assert list(self.data.reports) == expected
+        assert [report.version for report in self.data.reports.values()] == list(range(1, len(expected) + 1))
+        hashes = [manifest.root_hash for manifest in self.weights.manifests]
+        assert hashes == [_root_hash(backend.steps[:version], version) for version in range(len(expected) + 1)]
+
+
+def _root_hash(steps: list[str], version: int) -> bytes:
+    tensors = {"steps": (Dtype.FLOAT32, (8,), bits_of(steps))}
+    manifest, _ = build_layout(tensors, policy=SOLVER, version=Version(version))
+    return manifest.root_hash
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """For what other threads do and no event tells."""
+    while not holds():  # noqa: ASYNC110 (the backend's thread sets no asyncio event)
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def bench(folder: Path, *, batches: int = 3) -> AsyncIterator[Bench]:
+    made = Bench(folder, batches=batches)
+    async with serving(Listen(token="t"), made.data.register) as made.address:
+        yield made
+
+
+@pytest.mark.anyio
+async def test_every_batch_is_trained_published_and_acknowledged_in_order(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        made.assert_exactly_once(await made.run())
+        assert made.data.repeats == []
+        assert made.weights.repeats == 0
+        assert [batch.is_redelivered for batch in made.data.served] == [False] * 3
+
+
+@pytest.mark.anyio
+async def test_reports_say_what_a_step_took(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.run()
+        report = made.data.reports["solver:2"]
+        assert report.compute_s > 0
+        assert report.publish_s > 0
+        assert report.wait_s > 0
+        assert report.metrics["loss"] == 2
+        assert report.metrics["checkpoint_s"] > 0
+        assert report.metrics["publish_bytes_full"] == 32
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("time", [1, 2, 3])
+async def test_a_crash_anywhere_trains_nothing_twice_and_loses_nothing(tmp_path: Path, point: str, time: int) -> None:
+    async with bench(tmp_path) as made:
+        crashes = Crashes((point, time))
+        with pytest.raises((Crash, BaseExceptionGroup)):
+            await made.run(crashes)
+        assert crashes.has_crashed
+        made.assert_exactly_once(await made.run())
+
+
+@settings(max_examples=15, deadline=None)
+@given(plans=st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 3)), max_size=6))
+def test_any_number_of_crashes_trains_nothing_twice_and_loses_nothing(plans: list[tuple[str, int]]) -> None:
+    async def scenario(folder: Path) -> None:
+        async with bench(folder, batches=4) as made:
+            for plan in plans:
+                try:
+                    await made.run(Crashes(plan))
+                except Crash:
+                    continue
+            made.assert_exactly_once(await made.run())
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(scenario(Path(folder)))
+
+
+@pytest.mark.anyio
+async def test_a_batch_that_was_saved_but_not_acknowledged_is_acknowledged_without_training(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        with pytest.raises(Crash):
+            await made.run(Crashes(("report before", 2)))
+        crashes = Crashes()
+        trained = await made.run(crashes)
+        made.assert_exactly_once(trained)
+        assert crashes.passed["step begins"] == 1  # only the third batch
+        assert made.data.reports["solver:2"].metrics["loss"] == 2
+
+
+@pytest.mark.anyio
+async def test_a_redelivery_of_the_batch_in_the_checkpoint_is_acknowledged_not_trained(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.run()
+        last = made.data.reports.pop("solver:3")  # dataflow lost the acknowledgement while the trainer was attached
+        async with made.trainer(max_steps=4) as (loop, backend):
+            stop = asyncio.Event()
+            running = asyncio.create_task(loop.run(stop))
+            await made.data.until_reported(3)
+            del made.data.reports["solver:3"]
+            await made.data.until_reported(3)
+            stop.set()
+            await running
+        assert backend.trained == ["solver:1", "solver:2", "solver:3"]
+        assert made.data.reports["solver:3"].version == last.version
+        assert loop.progress.step == 3
+
+
+@pytest.mark.anyio
+async def test_no_checkpoint_is_written_before_the_version_before_is_in_the_store(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made, made.trainer() as (loop, backend):
+        running = asyncio.create_task(loop.run(asyncio.Event()))
+        await made.data.until_reported(1)
+        made.weights.is_open.clear()
+        await until(lambda: len(backend.steps) == 3)
+        await asyncio.sleep(0.05)  # time enough for what must not happen
+        assert (loop.progress.step, len(made.data.reports)) == (2, 2)
+        made.weights.is_open.set()
+        await running
+        made.assert_exactly_once(backend)
+
+
+@pytest.mark.anyio
+async def test_stopping_while_waiting_for_a_batch_ends_at_once(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made, made.trainer(max_steps=99) as (loop, _):
+        stop = asyncio.Event()
+        running = asyncio.create_task(loop.run(stop))
+        await made.data.until_reported(3)
+        stop.set()
+        await running
+        assert len(made.weights.manifests) == 4
+
+
+@pytest.mark.anyio
+async def test_dataflow_being_away_loses_nothing(tmp_path: Path) -> None:
+    made = Bench(tmp_path, batches=4)
+    async with serving(Listen(token="t", drain_s=0.0), made.data.register) as made.address:
+        running = asyncio.create_task(made.run())
+        await made.data.until_reported(2)
+    port = int(made.address.rpartition(":")[2])
+    async with serving(Listen(token="t", port=port), made.data.register):
+        made.assert_exactly_once(await running)
+
+
+@pytest.mark.anyio
+async def test_a_trainer_attaches_again_after_dataflow_was_away(tmp_path: Path) -> None:
+    made = Bench(tmp_path, batches=1)
+    made.data.batches.append(make.batch(2))
+    async with serving(Listen(token="t", drain_s=0.0), made.data.register) as made.address:
+        running = asyncio.create_task(made.run())
+        await made.data.until_reported(1)
+        held, made.data.batches = made.data.batches, made.data.batches[:1]
+    made.data.attached.clear()
+    made.data.batches = held
+    port = int(made.address.rpartition(":")[2])
+    async with serving(Listen(token="t", port=port), made.data.register):
+        await running
+    assert [(request.backend, request.version) for request in made.data.attached] == [("recording", 1)]
+    assert list(made.data.reports) == ["solver:1", "solver:2"]
+
+
+@pytest.mark.anyio
+async def test_other_bits_under_a_known_version_end_the_training(tmp_path: Path) -> None:
+    async with bench(tmp_path / "one") as made:
+        await made.run()
+        made.folder = tmp_path / "two"
+        made.data.reports.clear()
+        made.data.batches = [make.batch(7)]
+        with pytest.raises(Conflict, match="version 1"):
+            await made.run()
+
+
+@pytest.mark.anyio
+async def test_a_refused_version_is_noticed_while_waiting_for_a_batch(tmp_path: Path) -> None:
+    async with bench(tmp_path / "one") as made:
+        await made.run()
+        made.folder = tmp_path / "two"
+        made.data.reports.clear()
+        made.data.batches = [make.batch(7)]
+        async with made.trainer(max_steps=2) as (loop, _):
+            with pytest.raises(Conflict):
+                await loop.run(asyncio.Event())
+
+
+@pytest.mark.anyio
+async def test_a_lost_directory_is_refused_when_dataflow_has_acknowledged_steps(tmp_path: Path) -> None:
+    async with bench(tmp_path / "one") as made:
+        await made.run()
+        made.folder = tmp_path / "two"
+        with pytest.raises(InvalidInput, match="3 steps of solver acknowledged"):
+            await made.run()
+
+
+@pytest.mark.anyio
+async def test_another_run_is_refused(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        await made.run()
+        made.data.run = "other"
+        with pytest.raises(InvalidInput, match=r"'run'.*'other'"):
+            await made.run()
+
+
+@pytest.mark.anyio
+async def test_a_batch_of_another_policy_is_refused(tmp_path: Path) -> None:
+    async with bench(tmp_path) as made:
+        made.data.batches[1] = make.batch(2, policy="verifier")
+        with pytest.raises(InvalidInput, match="verifier"):
+            await made.run()
+
+
+@pytest.mark.anyio
+async def test_training_waits_for_room_on_a_full_disk_and_acknowledges_nothing_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(tmp_path) as made:
+        refused: list[list[str]] = []
+        save = RecordingBackend.save
+
+        def full(backend: RecordingBackend, folder: Path) -> None:
+            if len(backend.steps) == 2 and len(refused) < 2:
+                (folder / "steps.json").write_text("[")
+                refused.append(list(made.data.reports))
+                raise OSError(28, "No space left on device")
+            save(backend, folder)
+
+        monkeypatch.setattr(RecordingBackend, "save", full)
+        monkeypatch.setattr(SystemClock, "sleep", _no_sleep)
+        made.assert_exactly_once(await made.run())
+        assert refused == [["solver:1"], ["solver:1"]]
+
+
+async def _no_sleep(clock: SystemClock, duration_s: float) -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.anyio
+async def test_an_error_of_the_backend_ends_the_training_and_keeps_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(tmp_path) as made:
+        with monkeypatch.context() as patch:
+            patch.setattr(RecordingBackend, "step", _broken)
+            with pytest.raises(FloatingPointError):
+                await made.run()
+        made.assert_exactly_once(await made.run())
+
+
+def _broken(backend: RecordingBackend, batch: Batch) -> Mapping[str, float]:
+    raise FloatingPointError("loss is not a number")

@@ -1,0 +1,73 @@
+"""A thread for blocking calls that never holds up the end of the process."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from astraflow.trainer.worker import Worker
+
+
+@pytest.mark.anyio
+async def test_calls_run_in_one_thread_in_order() -> None:
+    with Worker("test") as worker:
+        names = await asyncio.gather(*(worker.call(_thread_name) for _ in range(5)))
+    assert names == ["test"] * 5
+
+
+@pytest.mark.anyio
+async def test_an_error_reaches_the_caller_and_the_worker_goes_on() -> None:
+    with Worker("test") as worker:
+        with pytest.raises(ZeroDivisionError):
+            await worker.call(lambda: 1 / 0)
+        assert await worker.call(lambda: 7) == 7
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_call_is_not_waited_for() -> None:
+    release = threading.Event()
+    with Worker("test") as worker:
+        call = asyncio.create_task(worker.call(release.wait))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    release.set()
+
+
+PROGRAM = """
+import asyncio, sys, threading
+from astraflow.trainer.worker import Worker
+
+async def main():
+    began = threading.Event()
+    def forever():
+        began.set()
+        threading.Event().wait()
+    with Worker("test") as worker:
+        call = asyncio.create_task(worker.call(forever))
+        await asyncio.to_thread(began.wait)
+        call.cancel()
+        if {is_abandoned}:
+            worker.abandon()
+
+asyncio.run(main())
+print("end of the program")
+"""
+
+
+@pytest.mark.parametrize(("is_abandoned", "code"), [(True, 0), (False, 1)])
+def test_a_process_ends_although_a_call_still_runs(is_abandoned: bool, code: int) -> None:
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(is_abandoned=is_abandoned)], capture_output=True, text=True, timeout=30
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "end of the program\n", "")
+    assert time.monotonic() - began < 20
+
+
+def _thread_name() -> str:
+    return threading.current_thread().name
