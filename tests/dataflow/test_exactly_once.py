@@ -23,7 +23,7 @@ from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_side import TrainerSide
 from tests import make
 from tests.dataflow.running import config, facts
-from tests.fakes.clock import ManualClock
+from tests.fakes.clock import FakeClock
 
 SOLVER = PolicyId("solver")
 MAX_STALENESS = 1
@@ -37,7 +37,7 @@ class RunUnderFire(RuleBasedStateMachine):
     def start(self) -> None:
         self.loop = asyncio.Runner()
         self.folder = Path(tempfile.mkdtemp())
-        self.clock = ManualClock()
+        self.clock = FakeClock()
         self.version = 0
         self.held: list[Task] = []
         self.acknowledged: dict[TaskId, Episode] = {}
@@ -62,6 +62,18 @@ class RunUnderFire(RuleBasedStateMachine):
         task = data.draw(st.sampled_from(self.held))
         self._push(self._episode(task, lag=lag, fails=fails))
 
+    @rule(lag=st.integers(0, MAX_STALENESS + 1))
+    def a_node_pushes_all_it_held(self, lag: int) -> None:
+        """Held tasks stay on the list: pushing them again must change nothing."""
+        self.a_node_leases(8)
+        for task in self.held[-8:]:
+            self._push(self._episode(task, lag=lag, fails=False))
+
+    @rule()
+    def the_trainer_makes_a_step(self) -> None:
+        self.the_trainer_pulls()
+        self.the_trainer_acknowledges(twice=False)
+
     @rule(data=st.data())
     def a_push_is_repeated(self, data: st.DataObject) -> None:
         if not self.acknowledged:
@@ -71,7 +83,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule()
     def leases_run_out(self) -> None:
-        self.clock.advance(LEASE_S + 1)
+        self.loop.run(self.clock.advance(LEASE_S + 1))
         self.nodes.tick()
         self.node = self.nodes.join(facts()).id
 
