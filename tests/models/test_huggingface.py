@@ -1,0 +1,71 @@
+"""Models from local folders, and what a wrong folder is answered with."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.models import build_tokenizer, models
+from astraflow.models.causal import named_weights
+
+TINY = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
+
+
+@pytest.fixture
+def folder() -> Path:
+    return models.build(TINY).prepare()
+
+
+def test_a_saved_tiny_model_is_an_ordinary_hugging_face_model(folder: Path) -> None:
+    spec = {"kind": "huggingface", "path": str(folder)}
+    source = models.build(spec)
+    question = [{"role": "user", "content": "rev abcd="}]
+
+    weights = named_weights(source.load(source.prepare()))
+
+    expected = named_weights(models.build(TINY).architecture())
+    assert list(weights) == list(expected)
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+    own = build_tokenizer(spec)
+    assert own.encode_chat(question).tolist() == build_tokenizer(TINY).encode_chat(question).tolist()
+    assert own.stop_tokens == build_tokenizer(TINY).stop_tokens
+
+
+def test_a_node_needs_no_weight_files(folder: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(folder / name, tmp_path)
+    source = models.build({"kind": "huggingface", "path": str(tmp_path)})
+
+    shapes = {name: weight.shape for name, weight in named_weights(source.architecture()).items()}
+
+    expected = named_weights(models.build(TINY).architecture())
+    assert shapes == {name: weight.shape for name, weight in expected.items()}
+    assert source.tokenizer().vocab_size == 128
+    with pytest.raises(InvalidInput, match=r"no \*\.safetensors file"):
+        source.prepare()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=f"no such folder here .looked for {tmp_path}/qwen"):
+        models.build({"kind": "huggingface", "path": str(tmp_path / "qwen")}).architecture()
+
+
+def test_a_folder_above_the_model_is_answered_with_the_right_one(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match=f"has no config.json; did you mean {folder}"):
+        build_tokenizer({"kind": "huggingface", "path": str(folder.parent)})
+
+
+def test_a_folder_without_a_tokenizer_says_what_to_copy(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+    with pytest.raises(InvalidInput, match=r"copy tokenizer\.json"):
+        build_tokenizer({"kind": "huggingface", "path": str(folder)})
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+
+    with pytest.raises(InvalidInput, match="no chat template"):
+        build_tokenizer({"kind": "huggingface", "path": str(folder)})

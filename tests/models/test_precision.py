@@ -1,0 +1,60 @@
+"""Bits between torch and the weight plane: exact both ways, never sharing memory."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype, TensorSpec
+from astraflow.models.precision import bits_at, bits_of, compute_dtype_of, device_of, torch_dtype_of, values_of
+
+WIDTHS = {Dtype.BFLOAT16: np.uint16, Dtype.FLOAT16: np.uint16, Dtype.FLOAT32: np.uint32, Dtype.FLOAT8_E4M3: np.uint8}
+
+
+@given(data=st.data(), dtype=st.sampled_from(sorted(WIDTHS, key=str)))
+def test_bits_survive_the_way_up_and_down(data: st.DataObject, dtype: Dtype) -> None:
+    bits = data.draw(hnp.arrays(WIDTHS[dtype], st.integers(1, 20)))
+    values = values_of(bits, dtype, into=torch.float32)
+
+    back = bits_of(values, dtype)
+
+    is_number = ~torch.isnan(values).numpy()  # the payload of a NaN may change
+    np.testing.assert_array_equal(back[is_number], bits[is_number])
+
+
+def test_a_snapshot_of_bits_does_not_follow_the_tensor() -> None:
+    tensor = torch.ones(3)
+
+    bits = bits_of(tensor, Dtype.FLOAT32)
+    tensor.zero_()
+
+    assert bits.tolist() == [0x3F800000] * 3
+
+
+def test_read_only_buffers_are_read_at_their_offset() -> None:
+    buffer = np.arange(12, dtype=np.uint8)
+    buffer.flags.writeable = False
+    spec = TensorSpec(name="w", dtype=Dtype.BFLOAT16, shape=(2,), offset=4)
+
+    bits = bits_at(buffer, spec)
+
+    assert bits.tolist() == [0x0504, 0x0706]
+    assert values_of(bits, spec.dtype, into=torch.float32).dtype == torch.float32
+
+
+def test_every_type_of_the_plane_has_one_of_torch() -> None:
+    assert all(torch_dtype_of(dtype).itemsize == dtype.size_bytes for dtype in Dtype)
+
+
+def test_computation_is_in_float32_on_a_cpu_and_bfloat16_elsewhere() -> None:
+    assert compute_dtype_of("auto", torch.device("cpu")) is torch.float32
+    assert compute_dtype_of("auto", torch.device("cuda")) is torch.bfloat16
+    assert compute_dtype_of("float16", torch.device("cpu")) is torch.float16
+
+
+def test_an_unknown_device_is_answered_with_known_ones() -> None:
+    with pytest.raises(InvalidInput, match="use 'auto', 'cpu'"):
+        device_of("gpu")

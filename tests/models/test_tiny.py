@@ -1,0 +1,133 @@
+"""The tiny model: made from a seed, warm-started until it gets some answers right, cached by its options."""
+
+import random
+import string
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.models import models
+from astraflow.models.base import Example, WarmStartProgress
+from astraflow.models.causal import check_head, named_weights
+from astraflow.models.tiny import TinyModel, TinyModelOptions, WarmStartOptions
+
+SMALL = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
+
+
+def copies(seed: int = 0) -> Iterator[Example]:
+    """The easiest task there is: say the letter again."""
+    draws = random.Random(seed)
+    while True:
+        letter = draws.choice(string.ascii_lowercase[:4])
+        yield letter, letter
+
+
+def warm(**changes: object) -> dict[str, object]:
+    return {"dataset": {"kind": "copies"}, "batch_size": 16, "learning_rate": 1e-2, **changes}
+
+
+def test_the_same_seed_makes_the_same_model_and_leaves_global_randomness_alone() -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+
+    first, again = models.build(SMALL).architecture(), models.build(SMALL).architecture()
+    other = models.build({**SMALL, "seed": 1}).architecture()
+
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_tied_weights_are_named_once() -> None:
+    names = named_weights(models.build(SMALL).architecture())
+
+    assert "model.embed_tokens.weight" in names
+    assert "lm_head.weight" not in names
+
+
+def test_its_head_is_one_linear_layer() -> None:
+    check_head(models.build(SMALL).architecture())
+
+
+def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
+    source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.5)})
+    seen: list[WarmStartProgress] = []
+    assert source.examples_from == {"kind": "copies"}
+
+    folder = source.prepare(copies(), seen.append)
+
+    assert seen[0].accuracy < 0.1
+    assert 0.5 <= seen[-1].accuracy < 0.95
+    assert source.examples_from is None
+    assert source.prepare() == folder
+    assert folder.is_relative_to(own_home)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_saved_weights_are_those_that_load(own_home: Path) -> None:
+    source = models.build(SMALL)
+
+    loaded = named_weights(source.load(source.prepare()))
+
+    for name, weight in named_weights(source.architecture()).items():
+        assert torch.equal(loaded[name], weight), name
+
+
+def test_other_options_have_another_folder() -> None:
+    with_target = [
+        TinyModel(TinyModelOptions(warm_start=WarmStartOptions(dataset={}, target_accuracy=target))).folder
+        for target in (0.2, 0.3)
+    ]
+
+    assert len({*with_target, TinyModel(TinyModelOptions()).folder}) == 3
+
+
+def test_a_warm_start_without_examples_says_what_is_missing() -> None:
+    with pytest.raises(InvalidInput, match="needs examples of the dataset"):
+        models.build({**SMALL, "warm_start": warm()}).prepare()
+
+
+def test_a_warm_start_that_does_not_get_there_says_so() -> None:
+    source = models.build({**SMALL, "warm_start": warm(max_steps=2, target_accuracy=0.9)})
+
+    with pytest.raises(InvalidInput, match="in 2 steps, not the"):
+        source.prepare(copies())
+
+
+def test_a_stream_that_ends_is_refused() -> None:
+    source = models.build({**SMALL, "warm_start": warm()})
+
+    with pytest.raises(InvalidInput, match="ended 13 short"):
+        source.prepare(iter([("a", "a")] * 3))
+
+
+def test_an_interrupted_warm_start_leaves_nothing(own_home: Path) -> None:
+    source = models.build({**SMALL, "warm_start": warm()})
+
+    def interrupt(_progress: WarmStartProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        source.prepare(copies(), interrupt)
+
+    assert not (own_home / "models").exists()
+
+
+def test_a_cache_that_cannot_be_written_says_where(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own_home / "models").write_text("a file where the folder should be")
+
+    with pytest.raises(InvalidInput, match="ASTRAFLOW_HOME"):
+        models.build(SMALL).prepare()
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="heads 4 must be a multiple of key_value_heads = 3"):
+        models.build({"kind": "tiny", "key_value_heads": 3})
+
+
+def test_a_wrong_dataset_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match="target_accuracy"):
+        models.build({**SMALL, "warm_start": {"dataset": {}, "target_acuracy": 0.3}})
