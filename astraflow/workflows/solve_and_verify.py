@@ -46,19 +46,28 @@ def parse_verdict(reply: str) -> Verdict | None:
     return Verdict(approves=found["verdict"] == APPROVE, feedback=found["feedback"].strip()) if found else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What a verifier looks at."""
+
+    question: str
+    answer: str
+    """As the solver gave it."""
+
+
 def assignment(question: str, answer: str) -> str:
     """What the verifier is asked."""
     return _ASSIGNMENT.format(question=question, answer=answer)
 
 
-def parse_assignment(text: str) -> tuple[str, str] | None:
-    """Question and proposed answer of what a verifier is asked; None for any other text.
+def assignment_in(text: str) -> Assignment | None:
+    """What a verifier is asked, found in a text that holds it; None in any other text.
 
-    >>> parse_assignment(assignment("1+1=", "2"))
-    ('1+1=', '2')
+    >>> assignment_in("user: " + assignment("1+1=", "2"))
+    Assignment(question='1+1=', answer='2')
     """
-    found = _ASSIGNED.fullmatch(text)
-    return (found["question"], found["answer"]) if found else None
+    found = _ASSIGNED.search(text)
+    return Assignment(question=found["question"], answer=found["answer"]) if found else None
 
 
 class SolveAndVerifyOptions(AnswerOptions):

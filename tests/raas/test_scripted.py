@@ -1,0 +1,224 @@
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.ids import Version
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.engines import engines
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.scripted import ScriptedEngine, ScriptedEngineOptions, ScriptedFailure
+from astraflow.workflows.solve_and_verify import assignment
+from tests import make
+from tests.fakes.clock import ManualClock, settle
+
+TOKENIZER = ByteTokenizer()
+CONSTANT: dict[str, Any] = {
+    "first_token_s": {"kind": "constant", "mean": 1.0},
+    "tokens": {"kind": "constant", "mean": 11},
+    "tokens_per_s": 10.0,
+    "swap_s": 0.5,
+    "accuracy_start": 1.0,
+    "accuracy_ceiling": 1.0,
+}
+"""Eleven tokens: the first after 1 s, the last after 2 s."""
+
+
+async def engine(clock: ManualClock | None = None, *, version: int = 0, **options: Any) -> ScriptedEngine:
+    parsed = ScriptedEngineOptions.parse({**CONSTANT, **options}, where="engine")
+    built = ScriptedEngine(parsed, {"kind": "scripted"}, clock=clock)
+    begun = asyncio.create_task(built.load(make.verified_weights(version=version)))
+    if clock is not None:
+        await clock.pass_time(0.5)
+    await begun
+    return built
+
+
+def chat(text: str) -> Int32Array:
+    return TOKENIZER.encode_chat([{"role": "user", "content": text}])
+
+
+def request(
+    engine: ScriptedEngine, request_id: str = "a", *, text: str = "say right", max_new_tokens: int = 100
+) -> Coroutine[Any, Any, Generation]:
+    sampling = Sampling(max_new_tokens=max_new_tokens, stop_tokens=TOKENIZER.stop_tokens)
+    return engine.generate(request_id, chat(text), sampling)
+
+
+def spans(*found: tuple[int, int]) -> tuple[VersionSpan, ...]:
+    return tuple(VersionSpan(version=Version(version), length=length) for version, length in found)
+
+
+@pytest.mark.anyio
+async def test_a_reply_takes_its_time_and_its_tokens() -> None:
+    clock = ManualClock()
+    ready = await engine(clock, version=4)
+
+    task = asyncio.create_task(request(ready))
+    await clock.pass_time(1.95)
+    assert not task.done()
+    await clock.pass_time(0.1)
+    found = task.result()
+
+    assert TOKENIZER.decode(found.tokens) == "right"
+    assert (len(found.tokens), found.finish, found.spans) == (11, Finish.STOP, spans((4, 11)))
+    assert found.logprobs.tolist() == (await ready.score(found.tokens, 0)).tolist()
+
+
+@pytest.mark.anyio
+async def test_a_generation_that_crosses_a_load_shows_both_versions() -> None:
+    clock = ManualClock()
+    ready = await engine(clock)
+    task = asyncio.create_task(request(ready))
+    await clock.pass_time(1.55)
+
+    await ready.pause(PauseMode.KEEP)
+    await clock.pass_time(60)
+    assert not task.done()
+    loading = asyncio.create_task(ready.load(make.verified_weights(version=1)))
+    await clock.pass_time(0.5)
+    assert await loading == 0.5
+    await ready.resume()
+    await clock.pass_time(0.4)
+    assert not task.done()
+    await clock.pass_time(0.1)
+
+    assert task.result().spans == spans((0, 6), (1, 5))
+    assert task.result().finish is Finish.STOP
+
+
+@pytest.mark.anyio
+async def test_a_load_without_a_pause_stops_time_by_itself() -> None:
+    clock = ManualClock()
+    ready = await engine(clock)
+    task = asyncio.create_task(request(ready))
+    await clock.pass_time(0.5)
+
+    loading = asyncio.create_task(ready.load(make.verified_weights(version=1)))
+    await clock.pass_time(0.5)
+    await loading
+    await clock.pass_time(1.45)
+    assert not task.done()
+    await clock.pass_time(0.1)
+
+    assert task.result().spans == spans((1, 11))
+
+
+@pytest.mark.anyio
+async def test_an_aborting_pause_ends_requests_with_what_they_have() -> None:
+    clock = ManualClock()
+    ready = await engine(clock)
+    early, late = (asyncio.create_task(request(ready, name)) for name in "ab")
+    await clock.pass_time(1.25)
+
+    await ready.pause(PauseMode.ABORT)
+
+    assert early.result().finish is late.result().finish is Finish.ABORT
+    assert (len(early.result().tokens), early.result().spans) == (3, spans((0, 3)))
+
+
+@pytest.mark.anyio
+async def test_one_request_is_aborted_alone_even_while_paused() -> None:
+    clock = ManualClock()
+    ready = await engine(clock)
+    one, other = (asyncio.create_task(request(ready, name)) for name in "ab")
+    await clock.pass_time(0.5)
+    await ready.pause(PauseMode.KEEP)
+
+    await ready.abort("a")
+    await ready.abort("unknown")
+    await settle()
+
+    assert (one.result().finish, len(one.result().tokens), one.result().spans) == (Finish.ABORT, 0, ())
+    assert not other.done()
+    await ready.close()
+    assert (await other).finish is Finish.ABORT
+
+
+@pytest.mark.anyio
+async def test_cancelling_the_caller_is_no_result() -> None:
+    clock = ManualClock()
+    ready = await engine(clock)
+    task = asyncio.create_task(request(ready))
+    await clock.pass_time(0.5)
+
+    task.cancel()
+    await settle()
+
+    assert task.cancelled()
+    await ready.pause(PauseMode.ABORT)
+
+
+@pytest.mark.anyio
+async def test_a_length_limit_cuts_the_reply() -> None:
+    found = await request(await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0), max_new_tokens=4)
+
+    assert (len(found.tokens), found.finish) == (4, Finish.LENGTH)
+
+
+@pytest.mark.anyio
+async def test_accuracy_rises_with_the_version_and_falls_with_difficulty() -> None:
+    async def accuracy(version: int, text: str) -> float:
+        at_once: dict[str, Any] = {"tokens_per_s": 0, "first_token_s": {"mean": 0}, "swap_s": 0}
+        curve: dict[str, Any] = {"accuracy_start": 0.2, "accuracy_gain": 0.05, "accuracy_ceiling": 0.9}
+        ready = await engine(version=version, **at_once, **curve)
+        replies = [TOKENIZER.decode((await request(ready, str(number), text=text)).tokens) for number in range(2000)]
+        assert set(replies) == {"right", "wrong"}
+        return replies.count("right") / len(replies)
+
+    assert await accuracy(0, "say right") == pytest.approx(0.2, abs=0.04)
+    assert await accuracy(8, "say right") == pytest.approx(0.6, abs=0.04)
+    assert await accuracy(8, "difficulty=0.5: say right") == pytest.approx(0.3, abs=0.04)
+    assert await accuracy(50, "say right") == pytest.approx(0.9, abs=0.04)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("answer", "reply"), [("right", "APPROVE"), ("wrong", "REJECT: try again")])
+async def test_it_verifies_answers_to_its_own_questions(answer: str, reply: str) -> None:
+    ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0)
+
+    found = await request(ready, text=assignment("item 3, difficulty=0.00: say right", answer))
+
+    assert TOKENIZER.decode(found.tokens) == reply
+
+
+@pytest.mark.anyio
+async def test_requests_fail_as_often_as_asked() -> None:
+    ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0, failure_rate=0.25)
+
+    results = await asyncio.gather(*(request(ready, str(number)) for number in range(1000)), return_exceptions=True)
+
+    failures = [result for result in results if isinstance(result, ScriptedFailure)]
+    assert len(failures) / 1000 == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.anyio
+async def test_the_same_seed_and_request_get_the_same_answer() -> None:
+    at_once: dict[str, Any] = {"tokens_per_s": 0, "first_token_s": {"mean": 0}, "swap_s": 0, "accuracy_start": 0.5}
+    at_once["tokens"] = {"mean": 40, "spread": 1.0}
+
+    async def run(seed: int) -> list[list[int]]:
+        ready = await engine(seed=seed, **at_once)
+        return [(await request(ready, str(number))).tokens.tolist() for number in range(50)]
+
+    assert await run(1) == await run(1)
+    assert await run(1) != await run(2)
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_answered_is_said() -> None:
+    ready = await engine(swap_s=0)
+
+    with pytest.raises(InvalidInput, match="finds no `say WORD`"):
+        await request(ready, text="rev abcd=")
+    with pytest.raises(InvalidInput, match="cannot stand in for a model of kind 'tiny'"):
+        engines.build({"kind": "scripted"}, {"kind": "tiny"})
+    with pytest.raises(Unavailable, match="no version yet"):
+        await engines.build({"kind": "scripted"}, {"kind": "scripted"}).generate(
+            "a", np.zeros(1, dtype=np.int32), Sampling(max_new_tokens=1)
+        )
