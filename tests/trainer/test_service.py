@@ -1,0 +1,248 @@
+"""The role as a whole: a real data plane, a real weight store, real checkpoints."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.batches import Batch
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, UnknownPolicy
+from astraflow.contract.ids import PolicyId
+from astraflow.trainer import service
+from astraflow.trainer.backends.scripted import ScriptedBackend
+from astraflow.trainer.config import TrainerConfig
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.service import running
+from astraflow.wire.channel import dial
+from astraflow.wire.server import Listen, serving
+from tests import make
+from tests.fakes.trainer_data import FakeTrainerData
+
+TOKEN = "t"
+
+
+def config(*, policy: str = "solver", max_steps: int | None = None, **options: Any) -> TrainerConfig:
+    return TrainerConfig(
+        policy=policy,
+        model={"kind": "scripted"},
+        backend={"kind": "scripted", "step_s": 0.0, "width": 16, **options},
+        pull_wait_s=5.0,
+        max_steps=max_steps,
+        drain_s=1.0,
+    )
+
+
+@dataclass(kw_only=True)
+class Surroundings:
+    """What a trainer meets: dataflow, the weight store, and its directory."""
+
+    data: FakeTrainerData
+    address: str
+    weights_address: str
+    directory: Path
+
+    async def train(self, trainer: TrainerConfig, stop: asyncio.Event | None = None, *, token: str = TOKEN) -> None:
+        await service.serve(
+            trainer,
+            dataflow=self.address,
+            token=token,
+            tls=None,
+            directory=self.directory,
+            stop=stop or asyncio.Event(),
+        )
+
+    async def versions(self) -> list[int]:
+        async with dial(self.weights_address, token=TOKEN) as link:
+            return [int(notice.version) for notice in await WeightPlaneClient(link).versions(PolicyId("solver"))]
+
+
+@asynccontextmanager
+async def surroundings(folder: Path, *, batches: int) -> AsyncIterator[Surroundings]:
+    listen = Listen(token=TOKEN, drain_s=0.0)
+    async with running(WeightsConfig(), listen=listen, directory=folder / "weights") as weights_address:
+        data = FakeTrainerData(
+            [make.batch(step, version=step - 1, born=step - 1) for step in range(1, batches + 1)],
+            weights_address=weights_address,
+        )
+        async with serving(listen, data.register) as address:
+            yield Surroundings(
+                data=data, address=address, weights_address=weights_address, directory=folder / "trainer"
+            )
+
+
+@pytest.mark.anyio
+async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=5) as around:
+        await around.train(config(max_steps=4))
+        assert list(around.data.reports) == [f"solver:{step}" for step in range(1, 5)]
+        assert await around.versions() == [0, 1, 2, 3, 4]
+        (attached,) = around.data.attached
+        assert (attached.policy, attached.version, attached.backend, attached.is_simulated) == (
+            "solver",
+            0,
+            "scripted",
+            True,
+        )
+        sent = [report.metrics["publish_bytes_sent"] for report in around.data.reports.values()]
+        assert sent[0] == around.data.reports["solver:1"].metrics["publish_bytes_full"]
+        assert max(sent[1:]) < sent[0] / 5
+
+
+@pytest.mark.anyio
+async def test_a_second_process_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=4) as around:
+        await around.train(config(max_steps=2))
+        await around.train(config(max_steps=4))
+        assert [report.version for report in around.data.reports.values()] == [1, 2, 3, 4]
+        assert await around.versions() == [0, 1, 2, 3, 4]
+        assert [request.version for request in around.data.attached] == [0, 2]
+
+
+@pytest.mark.anyio
+async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=2) as around:
+        stop = asyncio.Event()
+        training = asyncio.create_task(around.train(config(), stop))
+        await around.data.until_reported(2)
+        began = time.monotonic()
+        stop.set()
+        await training
+        assert time.monotonic() - began < 0.5
+        assert await around.versions() == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_stopping_lets_a_short_step_end_and_acknowledges_it(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=9) as around:
+        stop = asyncio.Event()
+        training = asyncio.create_task(around.train(config(step_s=0.1), stop))
+        await around.data.until_reported(1)
+        stop.set()
+        await training
+        assert len(around.data.reports) == len(around.data.served)
+        assert await around.versions() == list(range(len(around.data.reports) + 1))
+
+
+@pytest.mark.anyio
+async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with surroundings(tmp_path, batches=2) as around:
+        begun = asyncio.Event()
+        loop, step = asyncio.get_running_loop(), ScriptedBackend.step
+
+        def slow(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
+            loop.call_soon_threadsafe(begun.set)
+            time.sleep(2.0)
+            return step(backend, batch)
+
+        stop = asyncio.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(ScriptedBackend, "step", slow)
+            training = asyncio.create_task(around.train(config(), stop))
+            await begun.wait()
+            began = time.monotonic()
+            stop.set()
+            await training
+        assert time.monotonic() - began < 1.9
+        assert around.data.reports == {}
+        await around.train(config(max_steps=2))
+        assert [report.version for report in around.data.reports.values()] == [1, 2]
+        assert await around.versions() == [0, 1, 2]
+
+
+@pytest.mark.anyio
+async def test_it_can_be_stopped_before_dataflow_is_there(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    around = Surroundings(
+        data=FakeTrainerData([]), address="127.0.0.1:1", weights_address="", directory=tmp_path / "trainer"
+    )
+    training = asyncio.create_task(around.train(config(), stop))
+    await asyncio.sleep(0.2)
+    stop.set()
+    async with asyncio.timeout(3):
+        await training
+
+
+@pytest.mark.anyio
+async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=1) as around:
+        with pytest.raises(NotAuthenticated, match="run token"):
+            await around.train(config(), token="wrong")
+        with pytest.raises(UnknownPolicy, match="judge"):
+            around.directory = tmp_path / "judge"
+            await around.train(config(policy="judge"))
+        with pytest.raises(InvalidInput, match="did you mean 'scripted'"):
+            await around.train(config().model_copy(update={"backend": {"kind": "skripted"}}))
+
+
+@pytest.mark.anyio
+async def test_another_model_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=2) as around:
+        await around.train(config(max_steps=1))
+        with pytest.raises(InvalidInput, match="is of model"):
+            await around.train(config().model_copy(update={"model": {"kind": "scripted", "style": "other"}}))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from astraflow.runtime.service import run_process
+from astraflow.trainer import service
+from astraflow.trainer.config import TrainerConfig
+
+trainer = TrainerConfig.model_validate_json(sys.argv[1])
+sys.exit(run_process(lambda stop: service.serve(
+    trainer, dataflow=sys.argv[2], token="t", tls=None, directory=Path(sys.argv[3]), stop=stop
+)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_kill_9_at_any_moment_trains_each_batch_once(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=40) as around:
+        command = [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            config(step_s=0.02, max_steps=40).model_dump_json(),
+            around.address,
+            str(around.directory),
+        ]
+        for kill in range(1, 6):
+            trainer = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
+            await around.data.until_reported(6 * kill)
+            await asyncio.sleep(random.uniform(0, 0.05))
+            trainer.kill()
+            await trainer.wait()
+        trainer = await asyncio.create_subprocess_exec(*command, stderr=subprocess.DEVNULL)
+        assert await trainer.wait() == 0
+        assert [report.version for report in around.data.reports.values()] == list(range(1, 41))
+        assert list(around.data.reports) == [batch.id for batch in around.data.batches]
+        assert (await around.versions())[-32:] == list(range(9, 41))
+
+
+@pytest.mark.slow
+@pytest.mark.anyio
+async def test_a_process_without_torch_serves_the_scripted_backend(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=1) as around:
+        program = PROGRAM.replace("sys.exit(", "code = (") + "\nassert 'torch' not in sys.modules\nsys.exit(code)"
+        trainer = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            program,
+            config(max_steps=1).model_dump_json(),
+            around.address,
+            str(around.directory),
+        )
+        assert await trainer.wait() == 0
