@@ -1,0 +1,91 @@
+"""The data algorithms: selectors, filters, samplers."""
+
+from itertools import pairwise
+
+import pytest
+
+from astraflow.contract.batches import Row
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.trajectories import Boundary, Episode, Failure, Group
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admitting.routing import RoutedGroup, route
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.serving.buffer import Buffer
+from astraflow.dataflow.serving.samplers import samplers
+from tests import make
+
+
+def routed(ordinal: int = 0, *, rewards: tuple[float, ...] = (0.0, 1.0), version: int = 0) -> RoutedGroup:
+    return RoutedGroup(
+        id=GroupId(f"train:{ordinal}"),
+        flow=FlowId("train"),
+        policy=PolicyId("solver"),
+        rows=tuple(
+            Row(
+                group=GroupId(f"train:{ordinal}"),
+                task=TaskId(f"train:{ordinal}/{member}"),
+                node=NodeId("node"),
+                trajectory=make.trajectory(reward=reward, version=version),
+            )
+            for member, reward in enumerate(rewards)
+        ),
+    )
+
+
+def test_uniform_goes_on_after_a_restart_as_if_it_had_not_stopped() -> None:
+    straight = selectors.build({"kind": "uniform"}, 1000, 7)
+    expected = [straight.select() for _ in range(20)]
+    first = selectors.build({"kind": "uniform"}, 1000, 7)
+    drawn = [first.select() for _ in range(8)]
+    second = selectors.build({"kind": "uniform"}, 1000, 7)
+    second.load_state_dict(first.state_dict())
+    assert drawn + [second.select() for _ in range(12)] == expected
+    assert len(set(expected)) > 15
+
+
+@pytest.mark.parametrize(("rewards", "is_kept"), [((0.0, 1.0), True), ((1.0, 1.0), False), ((0.0, 0.0), False)])
+def test_informative_keeps_groups_whose_rewards_differ(rewards: tuple[float, ...], is_kept: bool) -> None:
+    informative = filters.build({"kind": "informative"})
+    assert informative.keep(routed(rewards=rewards)) is is_kept
+    assert sum(informative.metrics().values()) == (0 if is_kept else 1)
+
+
+@pytest.mark.parametrize(("order", "expected"), [("deadline", [1, 3, 0]), ("fifo", [0, 1, 2]), ("freshest", [2, 0, 1])])
+def test_fresh_takes_groups_in_its_order(order: str, expected: list[int]) -> None:
+    buffer = Buffer()
+    for ordinal, version in enumerate([4, 3, 5, 3]):
+        buffer.put(routed(ordinal, version=version))
+    sampler = samplers.build({"kind": "fresh", "order": order})
+    chosen = sampler.sample(buffer.candidates(), 3, Version(5))
+    assert [int(group.id.partition(":")[2]) for group in buffer.take(chosen)] == expected
+    assert len(buffer) == 1
+
+
+def test_failed_members_are_left_out_never_scored_zero() -> None:
+    broken = Episode(
+        task=TaskId("train:0/2"),
+        node=NodeId("node"),
+        trajectories=(),
+        failure=Failure(boundary=Boundary.REWARD, message="verifier timed out"),
+    )
+    group = Group(
+        id=GroupId("train:0"),
+        flow=FlowId("train"),
+        prompt=make.prompt(),
+        episodes=(make.episode("train:0/0"), make.episode("train:0/1"), broken),
+    )
+    (share,) = route(group).values()
+    assert [row.task for row in share.rows] == ["train:0/0", "train:0/1"]
+
+
+def test_rows_of_a_group_stay_in_member_order() -> None:
+    share = routed(rewards=(0.0, 1.0, 2.0))
+    assert all(a.task < b.task for a, b in pairwise(share.rows))
+
+
+def test_a_wrong_kind_is_answered_with_the_nearest_known() -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'informative'"):
+        filters.build({"kind": "infomative"})
+    with pytest.raises(InvalidInput, match="did you mean 'min_spread'"):
+        filters.build({"kind": "informative", "min_spred": 1})

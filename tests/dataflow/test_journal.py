@@ -1,0 +1,86 @@
+"""What is durable, and what happens when nothing can be."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.dataflow import journal as journal_module
+from astraflow.dataflow.journal import Journal
+
+pytestmark = pytest.mark.anyio
+
+INSERT = "insert into reports values (?, ?)"
+
+
+@asynccontextmanager
+async def committing(journal: Journal) -> AsyncIterator[None]:
+    working = asyncio.create_task(journal.run())
+    try:
+        yield
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_durable_returns_when_another_connection_sees_the_change(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path)
+    async with committing(journal):
+        journal.put(INSERT, 1, b"one")
+        await journal.durable()
+        with sqlite3.connect(path) as other:
+            assert other.execute("select body from reports").fetchall() == [(b"one",)]
+        other.close()
+
+
+async def test_states_are_those_of_the_commit_they_came_with(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    count = 0
+    journal.keep_state("count", lambda: {"count": count})
+    async with committing(journal):
+        for _ in range(50):
+            count += 1
+            journal.put(INSERT, count, b"")
+            if count % 7 == 0:
+                await journal.durable()
+                saved = journal.saved_state("count")
+                assert saved == {"count": len(journal.rows("select * from reports"))}
+    reopened = Journal(tmp_path / "journal.sqlite")
+    assert reopened.saved_state("count") == {"count": 50}
+    async with committing(reopened):
+        await reopened.durable()
+
+
+async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
+    journal = Journal(tmp_path / "journal.sqlite")
+    (pages,) = journal.rows("pragma page_count")[0]
+    async with committing(journal):
+        journal.rows(f"pragma max_page_count = {pages}")
+        journal.put(INSERT, 1, b"x" * 100_000)
+        with pytest.raises(StorageFull, match="free some space"):
+            await journal.durable()
+        assert isinstance(journal.failure, StorageFull)
+        journal.rows("pragma max_page_count = 1000000")
+        while journal.failure is not None:
+            await asyncio.sleep(0.01)  # noqa: ASYNC110 (the journal tells those who wait for it, not who watch)
+        await journal.durable()
+        assert journal.rows("select length(body) from reports") == [(100_000,)]
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(InvalidInput, match="choose another run directory"):
+        Journal(tmp_path / "file" / "journal.sqlite")
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    path.write_bytes(b"torn" * 1000)
+    with pytest.raises(InvalidInput, match=r"journal\.sqlite"):
+        Journal(path)
