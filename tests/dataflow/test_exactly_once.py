@@ -23,7 +23,7 @@ from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_side import TrainerSide
 from tests import make
 from tests.dataflow.running import config, facts
-from tests.fakes.clock import FakeClock
+from tests.fakes.clock import ManualClock
 
 SOLVER = PolicyId("solver")
 MAX_STALENESS = 1
@@ -37,7 +37,7 @@ class RunUnderFire(RuleBasedStateMachine):
     def start(self) -> None:
         self.loop = asyncio.Runner()
         self.folder = Path(tempfile.mkdtemp())
-        self.clock = FakeClock()
+        self.clock = ManualClock()
         self.version = 0
         self.held: list[Task] = []
         self.acknowledged: dict[TaskId, Episode] = {}
@@ -83,7 +83,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule()
     def leases_run_out(self) -> None:
-        self.loop.run(self.clock.advance(LEASE_S + 1))
+        self.clock.advance(LEASE_S + 1)
         self.nodes.tick()
         self.node = self.nodes.join(facts()).id
 

@@ -67,8 +67,8 @@ async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pyt
             await journal.durable()
         assert isinstance(journal.failure, StorageFull)
         journal.rows("pragma max_page_count = 1000000")
-        while journal.failure is not None:
-            await asyncio.sleep(0.01)  # noqa: ASYNC110 (the journal tells those who wait for it, not who watch)
+        while journal.failure is not None:  # noqa: ASYNC110 (it tells those who wait for it, not who watch)
+            await asyncio.sleep(0.01)
         await journal.durable()
         assert journal.rows("select length(body) from reports") == [(100_000,)]
 
