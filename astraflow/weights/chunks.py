@@ -7,7 +7,8 @@ from blake3 import blake3
 from xxhash import xxh3_64_intdigest
 
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.weights import Chunk, Transfer
+from astraflow.contract.ids import Version
+from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferKind
 from astraflow.weights.tensors import Buffer, frozen
 
 CHUNK_BYTES = 2**20
@@ -64,6 +65,18 @@ class Assembly:
         """The whole file, proven against the transfer's hash; read-only. Raises: CorruptData."""
         check_file(self._transfer, self._buffer[: self.received])
         return frozen(self._buffer)
+
+
+def transfer_of(manifest: Manifest, data: bytes | memoryview, *, base: Version | None) -> Transfer:
+    """What names the encoded file `data`: a full snapshot of the manifest's version, or the delta from `base` to it."""
+    return Transfer(
+        kind=TransferKind.FULL if base is None else TransferKind.DELTA,
+        policy=manifest.policy,
+        target=manifest.version,
+        base=base,
+        size_bytes=len(data),
+        hash=blake3(data).digest(),
+    )
 
 
 def check_file(transfer: Transfer, data: Buffer) -> None:

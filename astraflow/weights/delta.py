@@ -80,14 +80,23 @@ class _Block:
     payload: memoryview
 
 
-def encode_delta(base: Manifest, old: Buffer, target: Manifest, new: Buffer, *, workers: int = 1) -> bytes:
+def encode_delta(
+    base: Manifest,
+    old: Buffer,
+    target: Manifest,
+    new: Buffer,
+    *,
+    workers: int = 1,
+    block_elements: int = BLOCK_ELEMENTS,
+) -> bytes:
     """The delta from `old` to `new`, at level `fast` with raw blocks where that is smaller.
 
     Raises: InvalidInput when the two versions do not have the same layout.
     """
     if not has_same_layout(base, target):
         raise InvalidInput(f"no delta leads from version {base.version} to {target.version}: their tensors differ")
-    coded = list(_spread(lambda piece: _encode(*piece), _pieces(target, old, new), workers=workers))
+    pieces = _pieces(target, old, new, block_elements=block_elements)
+    coded = list(_spread(lambda piece: _encode(*piece), pieces, workers=workers))
     blocks = [block for block in coded if block]
     head = _HEAD.pack(_MAGIC, base.root_hash, target.root_hash, target.size_bytes, len(blocks), 0)
     return b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
@@ -118,12 +127,14 @@ def apply_delta(data: bytes | memoryview, target: Manifest, buffer: Buffer, *, w
     return tuple(_spread(lambda block: _apply(block, buffer), blocks, workers=workers))
 
 
-def _pieces(target: Manifest, old: Buffer, new: Buffer) -> Iterator[tuple[int, BitArray, BitArray]]:
+def _pieces(
+    target: Manifest, old: Buffer, new: Buffer, *, block_elements: int
+) -> Iterator[tuple[int, BitArray, BitArray]]:
     """Byte offset, old and new elements of each block."""
     for run in runs(target):
         before, after = run.bits(old), run.bits(new)
-        for start in range(0, run.elements, BLOCK_ELEMENTS):
-            chosen = slice(start, start + BLOCK_ELEMENTS)
+        for start in range(0, run.elements, block_elements):
+            chosen = slice(start, start + block_elements)
             yield run.offset + start * run.width, before[chosen], after[chosen]
 
 

@@ -1,22 +1,21 @@
 """One policy's versions: taken in after proof, kept for a while, always rebuildable."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from blake3 import blake3
 
 from astraflow.contract.errors import Conflict, InvalidInput, StorageFull, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, Transfer, TransferKind, TransferPlan
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import check_file
+from astraflow.weights.chunks import check_file, transfer_of
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import encode_delta
-from astraflow.weights.files import PartFile, sync_folder, write_file
+from astraflow.weights.files import PartFile, noticing_full_disk, sync_folder, write_file
 from astraflow.weights.plan import Leg, cheapest_way
 from astraflow.weights.records import Record, encode_record
 from astraflow.weights.recovery import file_path, record_path, recover
@@ -102,8 +101,8 @@ class History:
                 record = Record(manifest=manifest, files=tuple(files), published_at=self._clock.wall())
                 self._write_record(record)
             except BaseException:
-                for file in files:
-                    file_path(self._folder, file).unlink(missing_ok=True)
+                for path in (record_path(self._folder, manifest.version), *self._paths(files)):
+                    path.unlink(missing_ok=True)
                 raise
             self._state = _State(records={**self._state.records, record.version: record}, buffer=buffer)
             self._highest_seen = max(self._highest_seen, record.version)
@@ -112,11 +111,11 @@ class History:
     def tidy(self) -> None:
         """Write an anchor if one is due, then forget versions beyond the bound. A full disk only postpones both."""
         with self._writing:
-            try:
-                self._anchor()
-            except StorageFull as problem:
-                log.warning("anchor_postponed", folder=str(self._folder), problem=str(problem))
-            self._forget()
+            for work in (self._anchor, self._forget):
+                try:
+                    work()
+                except StorageFull as problem:
+                    log.warning("tidying_postponed", folder=str(self._folder), problem=str(problem))
 
     def plan(self, *, have: Version | None, want: Version | None) -> TransferPlan:
         """The way with the fewest bytes. Raises: UnknownVersion."""
@@ -174,17 +173,12 @@ class History:
         data = encode_delta(base, state.buffer, manifest, buffer, workers=self._config.codec_threads)
         if len(data) >= manifest.size_bytes:
             return []
-        delta = replace(
-            transfer,
-            kind=TransferKind.DELTA,
-            base=base.version,
-            size_bytes=len(data),
-            hash=blake3(data).digest(),
-        )
+        delta = transfer_of(manifest, data, base=base.version)
         try:
             write_file(file_path(self._folder, delta), data)
         except StorageFull as problem:
             log.warning("delta_left_out", version=manifest.version, problem=str(problem))
+            file_path(self._folder, delta).unlink(missing_ok=True)
             return []
         return [delta]
 
@@ -220,10 +214,13 @@ class History:
         self._state = replace(state, records={v: record for v, record in state.records.items() if record not in gone})
         for record in gone:
             record_path(self._folder, record.version).unlink(missing_ok=True)
-        sync_folder(self._folder)
-        for record in gone:
-            for file in record.files:
-                file_path(self._folder, file).unlink(missing_ok=True)
+        with noticing_full_disk(self._folder):
+            sync_folder(self._folder)  # so that no record is ever without its files
+        for path in self._paths(file for record in gone for file in record.files):
+            path.unlink(missing_ok=True)
+
+    def _paths(self, files: Iterable[Transfer]) -> list[Path]:
+        return [file_path(self._folder, file) for file in files]
 
     def _write_record(self, record: Record) -> None:
         write_file(record_path(self._folder, record.version), encode_record(record))
@@ -241,13 +238,6 @@ class History:
         """The newest version's bits as a transfer; hashed when first asked for."""
         cached = self._newest_full
         if cached is None or cached.target != newest.version:
-            cached = Transfer(
-                kind=TransferKind.FULL,
-                policy=newest.manifest.policy,
-                target=newest.version,
-                base=None,
-                size_bytes=buffer.nbytes,
-                hash=blake3(buffer.data).digest(),
-            )
+            cached = transfer_of(newest.manifest, buffer.data, base=None)
             self._newest_full = cached
         return cached

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from blake3 import blake3
-
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, Transfer, TransferKind
 from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import split
+from astraflow.weights.chunks import split, transfer_of
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.tensors import Buffer, SnapshotTensors, build_layout, has_same_layout
 
@@ -145,7 +143,7 @@ class Publisher:
             base, old = self._base
             delta = encode_delta(base, old, manifest, buffer, workers=self._codec_threads)
             if len(delta) < manifest.size_bytes:
-                return _transfer(manifest, delta, base=base.version), memoryview(delta)
+                return transfer_of(manifest, delta, base=base.version), memoryview(delta)
         return _full(manifest, buffer)
 
     async def _send(self, manifest: Manifest, transfer: Transfer, data: memoryview) -> bool:
@@ -157,18 +155,7 @@ class Publisher:
 
 
 def _full(manifest: Manifest, buffer: Buffer) -> tuple[Transfer, memoryview]:
-    return _transfer(manifest, buffer.data, base=None), buffer.data
-
-
-def _transfer(manifest: Manifest, data: bytes | memoryview, *, base: Version | None) -> Transfer:
-    return Transfer(
-        kind=TransferKind.FULL if base is None else TransferKind.DELTA,
-        policy=manifest.policy,
-        target=manifest.version,
-        base=base,
-        size_bytes=len(data),
-        hash=blake3(data).digest(),
-    )
+    return transfer_of(manifest, buffer.data, base=None), buffer.data
 
 
 async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:

@@ -101,12 +101,19 @@ def _is_whole(folder: Path, file: Transfer) -> bool:
 
 
 def _remove_unfinished(folder: Path, records: Mapping[Version, Record]) -> None:
-    """Parts of files, and files whose record was never written: their publish was never acknowledged."""
+    """Parts of files, and files whose record was never written or just removed: nobody was promised them.
+
+    Files of a damaged record are put aside with it.
+    """
     known = {file_path(folder, file) for record in records.values() for file in record.files}
+    damaged = {_number(path) for path in folder.glob(f"{_NUMBER}.record{DAMAGED_SUFFIX}")}
     files = {path for kind in TransferKind for path in folder.glob(f"{_NUMBER}.{kind.value}")}
     for path in (files - known) | set(folder.glob(f"*{PART_SUFFIX}")):
-        log.info("unfinished_file_removed", file=str(path))
-        path.unlink()
+        if path in files and _number(path) in damaged:
+            _put_aside(path, "its record is damaged")
+        else:
+            log.info("unfinished_file_removed", file=str(path))
+            path.unlink()
 
 
 def _drop_unreachable(folder: Path, records: dict[Version, Record]) -> None:

@@ -1,0 +1,72 @@
+"""A store on disk to test with."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Manifest, Transfer
+from astraflow.weights.chunks import Assembly, chunk_at, split
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.staging import stage
+from astraflow.weights.store import WeightStore, opened
+from astraflow.weights.tensors import Buffer, SnapshotTensors, verify
+from tests.weights.versions import POLICY, delta_file, full_file, layout
+
+CONFIG = WeightsConfig(keep_versions=3, anchor_every=2)
+
+
+def shelf(directory: Path, config: WeightsConfig = CONFIG) -> AbstractContextManager[WeightStore]:
+    return opened(directory, config)
+
+
+def put(store: WeightStore, manifest: Manifest, transfer: Transfer, data: bytes) -> bool:
+    """Publish one file, as the servicer does."""
+    incoming = store.begin(manifest, transfer)
+    if incoming is None:
+        return False
+    try:
+        for chunk in split(data, chunk_bytes=1000):
+            incoming.add(chunk)
+        is_new = incoming.take()
+    finally:
+        incoming.discard()
+    store.tidy(manifest.policy)
+    return is_new
+
+
+def put_full(store: WeightStore, tensors: SnapshotTensors, version: int) -> bool:
+    manifest, buffer = layout(tensors, version)
+    return put(store, manifest, *full_file(manifest, buffer))
+
+
+def put_all(store: WeightStore, snapshots: Sequence[SnapshotTensors], *, first: int = 0) -> None:
+    """Publish versions as a trainer does: the first in full, the rest as deltas."""
+    before: tuple[Manifest, Buffer] | None = None
+    for version, tensors in enumerate(snapshots, start=first):
+        now = layout(tensors, version)
+        transfer, data = full_file(*now) if before is None else delta_file(before, now)
+        assert put(store, now[0], transfer, data)
+        before = now
+
+
+def got(store: WeightStore, *, have: tuple[Manifest, Buffer] | None = None, want: int | None = None) -> Manifest:
+    """Fetch a version as a node does, proven; returns its manifest."""
+    plan = store.plan(POLICY, have=have[0].version if have else None, want=None if want is None else Version(want))
+    staged = stage(plan, [read(store, transfer) for transfer in plan.transfers], base=have)
+    verify(plan.manifest, staged.buffer)
+    return plan.manifest
+
+
+def read(store: WeightStore, transfer: Transfer) -> Buffer:
+    """One whole file, proven against its hash."""
+    source = store.open(transfer)
+    assembly = Assembly(transfer)
+    assembly.add(chunk_at(0, source.read(0, transfer.size_bytes)))
+    source.close()
+    return assembly.finish()
+
+
+def names(directory: Path, policy: PolicyId = POLICY) -> list[str]:
+    """The files of a policy."""
+    return sorted(path.name for path in (directory / policy).iterdir())

@@ -1,0 +1,135 @@
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
+from astraflow.weights.config import WeightsConfig
+from tests.weights.shelves import got, names, put_all, put_full, shelf
+from tests.weights.versions import POLICY, history, layout
+
+CONFIG = WeightsConfig(keep_versions=4, anchor_every=3)
+SNAPSHOTS = history(6)
+
+
+@pytest.fixture
+def left_behind(tmp_path: Path) -> Path:
+    """The directory of a store that kept versions 0 to 5; 0 and 3 are anchors."""
+    with shelf(tmp_path, CONFIG) as store:
+        put_all(store, SNAPSHOTS)
+    assert [name for name in names(tmp_path) if name.endswith(".full")] == ["0000000000.full", "0000000003.full"]
+    return tmp_path
+
+
+def _newest(directory: Path) -> int | None:
+    """The newest version that can be had after a restart, proven."""
+    with shelf(directory, CONFIG) as store:
+        if not store.notices(POLICY):
+            return None
+        manifest = got(store)
+        assert manifest == layout(SNAPSHOTS[manifest.version], manifest.version)[0]
+        for notice in store.notices(POLICY):
+            with suppress(CorruptData):  # old files are judged by their readers; what matters is that they do judge
+                assert got(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
+        return int(manifest.version)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_every_version_is_back_after_a_restart(left_behind: Path) -> None:
+    assert _newest(left_behind) == 5
+    with shelf(left_behind, CONFIG) as store:
+        assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_a_crash_left_unfinished_is_removed(left_behind: Path) -> None:
+    folder = left_behind / POLICY
+    before = names(left_behind)
+    (folder / "0123456789abcdef.part").write_bytes(b"half a file")
+    (folder / "0000000006.delta").write_bytes(b"a whole file whose record was never written")
+
+    assert _newest(left_behind) == 5
+    assert names(left_behind) == before
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip], ids=["torn", "damaged"])
+@pytest.mark.parametrize(
+    ("file", "newest"),
+    [
+        ("0000000005.delta", 4),
+        ("0000000004.delta", 3),
+        ("0000000003.full", 5),
+        ("0000000005.record", 4),
+        ("0000000003.record", 2),
+    ],
+)
+def test_a_damaged_file_is_put_aside_and_never_served(
+    left_behind: Path, damage: Callable[[Path], None], file: str, newest: int
+) -> None:
+    damage(left_behind / POLICY / file)
+
+    assert _newest(left_behind) == newest
+    assert _newest(left_behind) == newest
+    assert f"{file}.damaged" in names(left_behind)
+
+
+def test_a_missing_file_is_like_a_damaged_one(left_behind: Path) -> None:
+    (left_behind / POLICY / "0000000005.delta").unlink()
+
+    assert _newest(left_behind) == 4
+
+
+def test_when_nothing_can_be_read_the_policy_is_as_if_never_published(left_behind: Path) -> None:
+    for path in (left_behind / POLICY).glob("*.full"):
+        _cut(path)
+
+    assert _newest(left_behind) is None
+    with shelf(left_behind, CONFIG) as store, pytest.raises(UnknownPolicy):
+        store.plan(POLICY, have=None, want=None)
+
+
+def test_a_trainer_can_go_on_after_versions_were_damaged(left_behind: Path) -> None:
+    _flip(left_behind / POLICY / "0000000004.delta")
+    with shelf(left_behind, CONFIG) as store:
+        with pytest.raises(InvalidInput, match="expected 4"):
+            put_full(store, SNAPSHOTS[0], 9)
+
+        assert put_full(store, SNAPSHOTS[0], 6)
+
+        assert got(store) == layout(SNAPSHOTS[0], 6)[0]
+
+
+def test_a_damaged_old_delta_does_not_touch_the_newest_version(left_behind: Path) -> None:
+    _cut(left_behind / POLICY / "0000000001.delta")
+
+    with shelf(left_behind, CONFIG) as store:
+        assert [notice.version for notice in store.notices(POLICY)] == [0, 3, 4, 5]
+        assert got(store) == layout(SNAPSHOTS[5], 5)[0]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(data=st.data())
+def test_whatever_is_damaged_nothing_wrong_is_ever_served(left_behind: Path, data: st.DataObject) -> None:
+    copy = left_behind.parent / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(left_behind, copy)
+    damages: list[Callable[[Path], None]] = [_cut, _flip, Path.unlink]
+    for name in data.draw(st.lists(st.sampled_from(names(copy)), max_size=3, unique=True)):
+        data.draw(st.sampled_from(damages))(copy / POLICY / name)
+
+    newest = _newest(copy)
+
+    assert newest is None or 0 <= newest <= 5
