@@ -1,0 +1,118 @@
+"""A dataflow that only reports: the real control plane service over an imagined run.
+
+Run it by itself to work on the pages: `python -m tests.fakes.control_plane --port 4700 --from 20`.
+"""
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput, UnknownNode
+from astraflow.wire.codec_control import encode_report, encode_sample
+from astraflow.wire.pb import control_plane_pb2 as pb
+from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer, add_ControlPlaneServicer_to_server
+from astraflow.wire.server import Listen, serving
+from tests.fakes.world import World
+
+KEPT = 900
+TOKEN = "run-token"
+
+
+class FakeControlPlane(ControlPlaneServicer):
+    """Serves a world whose clock the test moves."""
+
+    def __init__(self, world: World | None = None, *, sequence: int = 0) -> None:
+        self.world = world or World()
+        self.sequence = sequence
+        self.actions: list[tuple[str, str, str]] = []
+        """Kind, subject and actor of what was asked."""
+        self._moved = asyncio.Condition()
+
+    async def advance(self, seconds: int = 1) -> None:
+        """Let time pass; watchers get only the newest report, as from a busy service."""
+        async with self._moved:
+            self.sequence += seconds
+            self._moved.notify_all()
+
+    @asynccontextmanager
+    async def serving(self, *, port: int = 0) -> AsyncIterator[str]:
+        """Listen; yields the address."""
+        listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+        async with serving(listen, lambda server: add_ControlPlaneServicer_to_server(self, server)) as address:
+            yield address
+
+    async def GetReport(self, request: pb.GetReportRequest, context: Any) -> pb.Report:  # noqa: N802 (the service's name)
+        return encode_report(self.world.report(self.sequence))
+
+    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
+        sent = 0
+        while True:
+            async with self._moved:
+                while self.sequence <= sent:
+                    await self._moved.wait()
+                sent = self.sequence
+            yield encode_report(self.world.report(sent))
+
+    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
+        first = max(request.after_sequence + 1, self.sequence - min(request.limit, KEPT) + 1, 1)
+        reports = [self.world.report(second, is_history=True) for second in range(first, self.sequence + 1)]
+        return pb.HistoryReply(reports=[encode_report(report) for report in reports])
+
+    async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
+        found = [
+            sample
+            for sample in self.world.samples(self.sequence)
+            if (not request.policy or sample.policy == request.policy)
+            and (not request.HasField("step") or sample.step == request.step)
+            and (not request.group or sample.group == request.group)
+            and (not request.HasField("before") or sample.ordinal < request.before)
+        ]
+        return pb.TrajectoriesReply(trajectories=[encode_sample(sample) for sample in found[: request.limit]])
+
+    async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        names = {f"n{index}": name for index, name in enumerate(self.world.nodes)}
+        if request.node not in names:
+            raise UnknownNode(f"no node {request.node} is in the run")
+        self.world.draining.add(request.node)
+        self.actions.append(("drain", request.node, request.actor))
+        self.world.act(
+            self.sequence, "node_draining", names[request.node], f"asked by {request.actor}: {request.reason}"
+        )
+        return pb.ControlReply(message=f"node {request.node} finishes what it has, then leaves")
+
+    async def PauseFlow(self, request: pb.PauseFlowRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        if request.flow != "train":
+            raise InvalidInput(f"the run has no flow {request.flow}")
+        word = "paused" if request.is_paused else "resumed"
+        (self.world.paused.add if request.is_paused else self.world.paused.discard)(request.flow)
+        self.actions.append((word, request.flow, request.actor))
+        self.world.act(self.sequence, f"flow_{word}", request.flow, f"asked by {request.actor}: {request.reason}")
+        return pb.ControlReply(message=f"flow {request.flow} is {word}")
+
+
+async def _show(port: int, began: int, world: World) -> None:
+    fake = FakeControlPlane(world, sequence=began)
+    async with fake.serving(port=port) as address:
+        print(address, flush=True)  # noqa: T201 (for whoever started it)
+        while True:
+            await asyncio.sleep(1)
+            await fake.advance()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--from", dest="began", type=int, default=0)
+    parser.add_argument("--policies", nargs="+", default=["solver"])
+    parser.add_argument("--nodes", nargs="+", default=["node-a", "node-b"])
+    parser.add_argument("--simulated", nargs="*", default=[])
+    chosen = parser.parse_args()
+    imagined = World(
+        policies=tuple(chosen.policies),
+        nodes=tuple(chosen.nodes),
+        simulated=tuple(chosen.simulated),
+        prompt="rev bdfa=",
+    )
+    asyncio.run(_show(chosen.port, chosen.began, imagined))

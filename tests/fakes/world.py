@@ -1,0 +1,247 @@
+"""A run that never happened, as a function of time: the same second always reads the same."""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.reports import (
+    Event,
+    FlowReport,
+    NodeReport,
+    NodeState,
+    PoolReport,
+    Report,
+    SampledTrajectory,
+    StreamReport,
+)
+from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.trajectories import Author, Span
+
+BATCH_GROUPS = 32
+MAX_STALENESS = 2
+STEPS_PER_S = 0.9
+FULL_BYTES = 430_000.0
+DELTA_BYTES = 14_000.0
+GROUP_SIZE = 8
+
+
+@dataclass(kw_only=True)
+class World:
+    """A policy that learns to reverse letters, and the nodes that feed it."""
+
+    run: str = "reverse-0001"
+    began_at: float = 1_800_000_000.0
+    policies: tuple[str, ...] = ("solver",)
+    nodes: tuple[str, ...] = ("node-a", "node-b")
+    simulated: tuple[str, ...] = ()
+    node_errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    prompt: str = "reverse the letters: bdfa="
+    draining: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
+    journal: list[Event] = field(default_factory=list)
+    """What was done to the world, beside what happens in it anyway."""
+
+    def report(self, sequence: int, *, is_history: bool = False) -> Report:
+        """The state at one second."""
+        streams = tuple(self._stream(policy, sequence) for policy in self.policies)
+        nodes = tuple(self._node(name, index, sequence, is_history) for index, name in enumerate(self.nodes))
+        return Report(
+            run=self.run,
+            sequence=sequence,
+            at=self.began_at + sequence,
+            uptime_s=float(sequence),
+            simulated=self.simulated,
+            flows=(self._flow(streams),),
+            streams=streams,
+            pools=(_pool(nodes),),
+            nodes=nodes,
+            events=() if is_history else self._events(sequence),
+        )
+
+    def samples(self, sequence: int) -> list[SampledTrajectory]:
+        """Sampled trajectories up to a second, newest first."""
+        groups = range(max(0, sequence // 3 - 40), sequence // 3)
+        found = [
+            self._sample(policy, group, member)
+            for group in groups
+            for policy in self.policies
+            for member in range(GROUP_SIZE)
+        ]
+        return found[::-1]
+
+    def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
+        """Write into the journal."""
+        at = self.began_at + sequence
+        self.journal.append(
+            Event(ordinal=10_000 + len(self.journal), at=at, kind=kind, subject=subject, message=message)
+        )
+
+    def _stream(self, policy: str, sequence: int) -> StreamReport:
+        chance = random.Random(f"{policy} {sequence}")
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        trained, stale = steps * BATCH_GROUPS, steps // 9
+        buffered = round(24 + 18 * math.sin(sequence / 11) + chance.uniform(-6, 6)) if steps else sequence * 6
+        in_batch = BATCH_GROUPS if steps else 0
+        wait = min(0.6, max(0.01, 0.05 + 0.42 * math.exp(-sequence / 40) + chance.gauss(0, 0.02)))
+        return StreamReport(
+            policy=PolicyId(policy),
+            version=Version(steps),
+            batch_groups=BATCH_GROUPS,
+            max_staleness=MAX_STALENESS,
+            admitted=buffered + in_batch + trained + stale,
+            buffered=buffered,
+            in_batch=in_batch,
+            trained=trained,
+            dropped={"stale": stale} if stale else {},
+            issue_room=max(0, 40 - buffered),
+            produced_per_s=max(0.0, chance.gauss(30.5, 2.0)),
+            consumed_per_s=max(0.0, chance.gauss(28.8, 0.6)) if steps else 0.0,
+            staleness={0: 210, 1: 90, 2: 20} if steps else {},
+            steps=steps,
+            redelivered=0,
+            wait_s=steps * 0.12,
+            compute_s=steps * 0.9,
+            publish_s=steps * 0.02,
+            wait_fraction=wait if steps else math.nan,
+            is_waiting=not steps,
+            reward_mean=min(1.0, max(0.0, learned(sequence) + chance.gauss(0, 0.03))) if steps else math.nan,
+            reward_produced=min(1.0, learned(sequence) + 0.02),
+            tokens_mean=5.2,
+            metrics={"loss": 0.01},
+        )
+
+    def _flow(self, streams: tuple[StreamReport, ...]) -> FlowReport:
+        admitted = streams[0].admitted
+        uninformative, failed, opened = admitted // 4, admitted // 400, 61
+        return FlowReport(
+            id=FlowId("train"),
+            issued=admitted + uninformative + failed + opened,
+            open=opened,
+            admitted=admitted,
+            dropped={"informative": uninformative, "failed": failed} if uninformative else {},
+            tasks_queued=12,
+            tasks_leased=244,
+            episodes={
+                "accepted": admitted * GROUP_SIZE,
+                "duplicate": 3,
+                "late": 1,
+                "failed_engine": failed * GROUP_SIZE,
+            },
+            leases_expired=2,
+            tasks_returned=5,
+            is_paused="train" in self.paused,
+        )
+
+    def _node(self, name: str, index: int, sequence: int, is_history: bool) -> NodeReport:
+        chance = random.Random(f"{name} {sequence}")
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        lag = min(steps, (sequence + index * 2) % 7 // 5 + (2 if index == 1 and 40 <= sequence % 90 < 44 else 0))
+        return NodeReport(
+            id=NodeId(f"n{index}"),
+            facts=NodeFacts(
+                name=name,
+                pool=PoolId("local"),
+                region="here" if index % 2 == 0 else "eu-west",
+                engine="local_torch",
+                is_simulated=bool(self.simulated),
+                hardware="2 cores",
+                capacity=128,
+                price_per_hour=0.0,
+                software="0.1.0",
+            ),
+            state=self._state(f"n{index}", sequence, index),
+            joined_at=self.began_at,
+            beat_age_s=chance.uniform(0.05, 0.9),
+            leased=round(chance.uniform(104, 128)),
+            episodes_per_s=max(0.0, chance.gauss(121, 6)),
+            tokens_per_s=max(0.0, chance.gauss(640, 30)),
+            versions={PolicyId(policy): Version(steps - lag) for policy in self.policies},
+            counters={
+                "episodes_done": sequence * 120.0,
+                "weight_bytes_full": FULL_BYTES * len(self.policies),
+                "weight_bytes_delta": steps * DELTA_BYTES,
+                "weight_updates_full": 1.0 * len(self.policies),
+                "weight_updates_delta": float(steps),
+                "weight_pause_s": steps * 0.0021,
+            },
+            gauges={"logprob_gap": 2.1e-5, "logprob_gap_max": 4.8e-5 + index * 1e-5, "tokens_per_s": 640.0},
+            lease_expiries=0,
+            errors=() if is_history else self.node_errors.get(name, ()),
+        )
+
+    def _state(self, node: str, sequence: int, index: int) -> NodeState:
+        if node in self.draining:
+            return NodeState.DRAINING
+        return NodeState.READY if sequence > 1 + index else NodeState.JOINING
+
+    def _events(self, sequence: int) -> tuple[Event, ...]:
+        planned = [
+            (1, "node_joined", self.nodes[0] if self.nodes else "-", "joined the pool local"),
+            (2, "node_joined", self.nodes[-1] if self.nodes else "-", "joined the pool local"),
+            (4, "trainer_attached", self.policies[0], "took up the stream at step 0"),
+            *(
+                (at, "version_published", self.policies[0], f"version {round((at - 4) * STEPS_PER_S)}, anchor")
+                for at in range(20, sequence, 20)
+            ),
+            (47, "lease_expired", "train:412/3", "went back to the front of the queue"),
+        ]
+        happened = [
+            Event(ordinal=ordinal, at=self.began_at + at, kind=kind, subject=subject, message=message)
+            for ordinal, (at, kind, subject, message) in enumerate(sorted(planned))
+            if at <= sequence
+        ]
+        return (*happened, *self.journal)[-64:]
+
+    def _sample(self, policy: str, group: int, member: int) -> SampledTrajectory:
+        chance = random.Random(f"{policy} {group} {member}")
+        at = group * 3
+        is_right = chance.random() < learned(at)
+        answer = "afdb"
+        step = math.floor((at - 4) * STEPS_PER_S) if at > 6 else None
+        version = Version(max(0, (step or 0) - 1))
+        group_id = f"train:{group}"
+        return SampledTrajectory(
+            ordinal=(group * len(self.policies) + self.policies.index(policy)) * GROUP_SIZE + member,
+            group=GroupId(group_id),
+            task=TaskId(f"{group_id}/{member}"),
+            flow=FlowId("train"),
+            policy=PolicyId(policy),
+            node=NodeId(f"n{member % max(1, len(self.nodes))}"),
+            at=self.began_at + at,
+            step=step,
+            fate="trained" if step is not None else "buffered",
+            reward=1.0 if is_right else 0.0,
+            prompt_text=self.prompt,
+            completion_text=answer if is_right else "".join(chance.sample("abcdefgh", 4)),
+            reference_text=answer,
+            tokens=31,
+            model_tokens=5,
+            spans=(
+                Span(author=Author.CONTEXT, length=26),
+                Span(author=Author.MODEL, length=3, version=version),
+                Span(author=Author.MODEL, length=2, version=Version(version + (1 if member == 5 else 0))),
+            )
+            if member == 5
+            else (Span(author=Author.CONTEXT, length=26), Span(author=Author.MODEL, length=5, version=version)),
+            is_truncated=not is_right and chance.random() < 0.2,
+        )
+
+
+def learned(sequence: int) -> float:
+    """Mean reward that the policy has reached by then: from 0.3 to 0.95."""
+    return 0.30 + 0.65 / (1 + math.exp(-(sequence - 70) / 18))
+
+
+def _pool(nodes: tuple[NodeReport, ...]) -> PoolReport:
+    states = [node.state for node in nodes]
+    return PoolReport(
+        id=PoolId("local"),
+        ready=states.count(NodeState.READY),
+        joining=states.count(NodeState.JOINING),
+        draining=states.count(NodeState.DRAINING),
+        lost=states.count(NodeState.LOST),
+        episodes_per_s=sum(node.episodes_per_s for node in nodes),
+        tokens_per_s=sum(node.tokens_per_s for node in nodes),
+    )

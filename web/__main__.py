@@ -1,0 +1,53 @@
+"""`python -m web`: the web process. Prints `ready URL` with a login link that works once."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime import logs
+from astraflow.runtime.service import run_process
+from web.service import serve
+from web.settings import Settings
+
+TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal, or the parent's end; returns the exit code."""
+    chosen = _parser().parse_args(arguments)
+    logs.configure()
+
+    async def run(stop: asyncio.Event) -> None:
+        await serve(_settings(chosen), stop=stop, on_ready=_say_ready)
+
+    return run_process(run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
+    parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the dataflow service to follow")
+    parser.add_argument("--directory", required=True, type=Path, help="where logins and recorded charts are kept")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 takes a free one (default)")
+    parser.add_argument("--recipe", default="", help="name of the run's recipe, to show")
+    parser.add_argument("--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front")
+    return parser
+
+
+def _settings(chosen: argparse.Namespace) -> Settings:
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
+    return Settings.parse(vars(chosen) | {"token": token}, where="")
+
+
+def _say_ready(url: str) -> None:
+    print(f"ready {url}", flush=True)  # noqa: T201 (what the process that started this one waits for)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

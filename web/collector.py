@@ -1,0 +1,103 @@
+"""Follows dataflow's report: one task, for ever, through every loss of the connection, without gaps."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.contract.reports import Report
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from web.points import KEPT_POINTS, Point
+from web.state import FeedState, RunState
+
+log = get_logger()
+
+FIRST_DELAY_S = 0.2
+MAX_DELAY_S = 2.0
+SILENCE_S = 10.0
+"""A stream that says nothing for so long is dialled anew, although the connection looks open."""
+
+
+class ReportSource(Protocol):
+    """What is followed: the client of the control plane."""
+
+    def watch_report(self) -> AsyncIterator[Report]:
+        """The latest report at once, then one a second."""
+
+    async def history(self, *, after_sequence: int = 0, limit: int = KEPT_POINTS) -> tuple[Report, ...]:
+        """Reports with a greater sequence, oldest first."""
+
+
+class Collector:
+    """Keeps a `RunState` true.
+
+    Each time the stream begins, and whenever its sequence jumps, what lies between is fetched from the history before
+    the new report is taken: reports that arrive meanwhile wait in the stream, so no second is missing and none is
+    counted twice.
+
+    on_points: called with new points, oldest first, and the report they end with. on_feed: called when the feed's
+    state may have changed.
+    """
+
+    def __init__(
+        self,
+        source: ReportSource,
+        state: RunState,
+        *,
+        clock: Clock,
+        on_points: Callable[[Report, list[Point]], None],
+        on_feed: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._state = state
+        self._clock = clock
+        self._on_points = on_points
+        self._on_feed = on_feed
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                await self._follow()
+            except AstraFlowError as problem:
+                if self._state.feed.state is FeedState.LIVE:
+                    delay_s = FIRST_DELAY_S
+                    log.warning("feed_lost", problem=str(problem))
+                self._state.lose(str(problem))
+                self._on_feed()
+            await self._clock.sleep(delay_s * random.uniform(0.7, 1.3))
+            delay_s = min(delay_s * 2, MAX_DELAY_S)
+
+    async def _follow(self) -> None:
+        reports = self._source.watch_report()
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    report = await anext(reports)
+            except TimeoutError:
+                raise Unavailable(f"dataflow is connected but sent no report for {SILENCE_S:.0f} s") from None
+            except StopAsyncIteration:
+                raise Unavailable("dataflow ended the stream of reports") from None
+            await self._take(report)
+
+    async def _take(self, report: Report) -> None:
+        if self._state.is_other_run(report):
+            log.info("run_changed", run=report.run)
+            self._state.forget()
+        points: list[Point] = []
+        if report.sequence > self._state.series.last_sequence + 1:
+            points = await self._missing(report)
+        point = self._state.update(report)
+        if point is not None:
+            points.append(point)
+        self._on_points(report, points)
+
+    async def _missing(self, report: Report) -> list[Point]:
+        """Fill in what the history has between the newest point and this report."""
+        past = await self._source.history(after_sequence=self._state.series.last_sequence, limit=KEPT_POINTS)
+        between = (old for old in past if old.run == report.run and old.sequence < report.sequence)
+        points = [self._state.fill(old) for old in between]
+        return [point for point in points if point is not None]

@@ -1,0 +1,104 @@
+"""The live feed's messages: what changed since the last second, or everything at once. Encoded once for all browsers.
+
+`{"kind": "frame" | "snapshot" | "waiting" | "beat", ...}`; the keys are those of `Frame` in `static/js/live.js`.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from astraflow.contract.reports import Report
+from web.points import Point, point_json
+from web.present.cells import Cell, live_cells
+from web.state import RunState
+
+
+class FrameMaker:
+    """Remembers what browsers have been told, and says the rest.
+
+    render_regions: id -> HTML of the small parts of pages that are replaced whole.
+    build: names the release of the pages; a browser that shows another one loads anew.
+    """
+
+    def __init__(self, state: RunState, *, render_regions: Callable[[Report], dict[str, str]], build: str) -> None:
+        self._state = state
+        self._render_regions = render_regions
+        self._build = build
+        self._cells: dict[str, Cell] = {}
+        self._regions: dict[str, str] = {}
+        self._lists: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def cells(self) -> Mapping[str, Cell]:
+        """The texts as of the newest report."""
+        return self._cells
+
+    def frame(self, report: Report, points: Sequence[Point]) -> str:
+        """What this report changes."""
+        cells = live_cells(report, self._state.series)
+        regions = self._render_regions(report)
+        lists = _lists(report)
+        text = _encoded(
+            kind="frame",
+            run=report.run,
+            seq=report.sequence,
+            age=0.0,
+            cells=_packed({key: cell for key, cell in cells.items() if self._cells.get(key) != cell}),
+            html={key: html for key, html in regions.items() if self._regions.get(key) != html},
+            changed=[name for name, members in lists.items() if self._lists.get(name) != members],
+            points=[point_json(point) for point in points],
+        )
+        self._cells, self._regions, self._lists = cells, regions, lists
+        return text
+
+    def snapshot(self, after: int) -> str:
+        """Everything, and the points after a sequence."""
+        report = self._state.report
+        if report is None:
+            return _encoded(kind="waiting", build=self._build, **self._feed())
+        return _encoded(
+            kind="snapshot",
+            run=report.run,
+            seq=report.sequence,
+            build=self._build,
+            cells=_packed(self._cells),
+            html=self._regions,
+            changed=list(self._lists),
+            points=[point_json(point) for point in self._state.series.after(after)],
+            **self._feed(),
+        )
+
+    def beat(self) -> str:
+        """A sign of life of this process, and how the feed from dataflow is doing."""
+        return _encoded(kind="beat", **self._feed())
+
+    def _feed(self) -> dict[str, Any]:
+        age_s = self._state.age_s
+        return {
+            "age": None if age_s is None else round(age_s, 2),
+            "feed": self._state.feed.state.value,
+            "problem": self._state.feed.problem,
+        }
+
+
+def _lists(report: Report) -> dict[str, tuple[str, ...]]:
+    """Members of the page's lists: when they change, pages fetch those lists again."""
+    return {
+        "nodes": tuple(f"{node.id} {node.state.value}" for node in report.nodes),
+        "ledger": tuple(_reasons(report)),
+    }
+
+
+def _reasons(report: Report) -> Iterable[str]:
+    for flow in report.flows:
+        yield from (f"{flow.id} {flow.is_paused} {reason}" for reason in sorted({*flow.dropped, *flow.episodes}))
+    for stream in report.streams:
+        yield from (f"{stream.policy} {reason}" for reason in sorted(stream.dropped))
+
+
+def _packed(cells: Mapping[str, Cell]) -> dict[str, list[str]]:
+    return {key: [cell.text, cell.tone] for key, cell in cells.items()}
+
+
+def _encoded(**message: Any) -> str:
+    return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

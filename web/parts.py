@@ -1,0 +1,48 @@
+"""What routes work with, built once by the service."""
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.runtime.clock import Clock
+from web.auth import Accounts, Viewer
+from web.db import Database
+from web.frames import FrameMaker
+from web.hub import Hub
+from web.recorder import Recorder
+from web.rendering import Pages
+from web.settings import Settings
+from web.state import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The process's parts."""
+
+    settings: Settings
+    clock: Clock
+    database: Database
+    accounts: Accounts
+    control: ControlPlaneClient
+    state: RunState
+    frames: FrameMaker
+    hub: Hub
+    recorder: Recorder
+    pages: Pages
+
+
+def parts_of(connection: HTTPConnection) -> Parts:
+    """The parts, for a route."""
+    return cast("Parts", connection.app.state.parts)
+
+
+def viewer_of(connection: HTTPConnection) -> Viewer:
+    """Who asks; the guard lets nobody else through."""
+    return cast("Viewer", connection.state.viewer)
+
+
+PartsOf = Annotated[Parts, Depends(parts_of)]
+ViewerOf = Annotated[Viewer, Depends(viewer_of)]

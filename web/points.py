@@ -1,0 +1,182 @@
+"""The history behind charts: one point a second for each policy, the newest fifteen minutes in memory."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import NodeState, Report, StreamReport
+
+KEPT_POINTS = 900
+AVERAGE_S = 10.0
+"""The reward line is the mean of the points of this many seconds."""
+
+SIGNIFICANT_DIGITS = 5
+
+CHARTED_NODES = 8
+"""So many nodes get a line of their own; of a larger pool, those farthest behind."""
+
+SERVING = (NodeState.READY, NodeState.DRAINING)
+"""States of nodes that answer prompts."""
+
+VALUES = (
+    "reward",
+    "reward_average",
+    "reward_produced",
+    "wait",
+    "produced",
+    "consumed",
+    "buffered",
+    "version",
+    "steps",
+    "lag",
+)
+"""Names of the numbers of a `PolicyPoint`, in the order in which they travel to the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPoint:
+    """One policy at one second. None where nothing was measured yet."""
+
+    reward: float | None
+    """Mean reward of the last trained batch."""
+    reward_average: float | None
+    """Its mean over the last ten seconds."""
+    reward_produced: float | None
+    """Mean reward of what nodes produced, before filters."""
+    wait: float | None
+    """Fraction of a step for which the trainer waits."""
+    produced: float
+    """Admitted groups per second."""
+    consumed: float
+    """Trained groups per second."""
+    buffered: int
+    """Groups that wait for a batch."""
+    version: int
+    steps: int
+    lag: int | None
+    """Versions that the node farthest behind is behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """All policies at one second."""
+
+    sequence: int
+    at: float
+    """Unix seconds."""
+    policies: Mapping[PolicyId, PolicyPoint]
+    lags: Mapping[PolicyId, Mapping[str, int]]
+    """Versions behind, by the name of each node that serves the policy; the farthest behind ones only."""
+
+
+class Series:
+    """Points in order of their sequence, without doubles; the oldest leave."""
+
+    def __init__(self) -> None:
+        self._points: deque[Point] = deque(maxlen=KEPT_POINTS)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the newest point; 0 without any."""
+        return self._points[-1].sequence if self._points else 0
+
+    def add(self, report: Report) -> Point | None:
+        """Append the report's point; None when it (or a newer one) is already here."""
+        if report.sequence <= self.last_sequence:
+            return None
+        point = self._point(report)
+        self._points.append(point)
+        return point
+
+    def after(self, sequence: int) -> list[Point]:
+        """Points with a greater sequence, oldest first."""
+        fresh: list[Point] = []
+        for point in reversed(self._points):
+            if point.sequence <= sequence:
+                break
+            fresh.append(point)
+        return fresh[::-1]
+
+    def window(self, duration_s: float) -> list[Point]:
+        """Points of the last `duration_s` seconds before the newest, oldest first."""
+        if not self._points:
+            return []
+        start = self._points[-1].at - duration_s
+        return [point for point in self._points if point.at >= start]
+
+    def _point(self, report: Report) -> Point:
+        recent = self._recent(report.at)
+        lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
+        policies = {stream.policy: _policy_point(stream, lags[stream.policy], recent) for stream in report.streams}
+        shown = {policy: _farthest(behind) for policy, behind in lags.items()}
+        return Point(sequence=report.sequence, at=report.at, policies=policies, lags=shown)
+
+    def _recent(self, at: float) -> list[Point]:
+        recent: list[Point] = []
+        for point in reversed(self._points):
+            if point.at < at - AVERAGE_S:
+                break
+            recent.append(point)
+        return recent
+
+
+def lags_of(report: Report, stream: StreamReport) -> dict[str, int]:
+    """How many versions each node that serves the policy is behind its trainer, by name, for nodes that are there.
+
+    A name stays the same when a node restarts; two nodes of one name are told apart by their ids.
+    """
+    lags: dict[str, int] = {}
+    for node in report.nodes:
+        if node.state in SERVING and stream.policy in node.versions:
+            name = f"{node.facts.name} ({node.id})" if node.facts.name in lags else node.facts.name
+            lags[name] = max(0, stream.version - node.versions[stream.policy])
+    return lags
+
+
+def point_json(point: Point, only: PolicyId | None = None) -> list[Any]:
+    """A point as the charts take it: `[sequence, at, {policy: {"v": values, "l": lags}}]`."""
+    policies = {
+        policy: {"v": [_rounded(getattr(values, name)) for name in VALUES], "l": dict(point.lags.get(policy, {}))}
+        for policy, values in point.policies.items()
+        if only is None or policy == only
+    }
+    return [point.sequence, round(point.at, 2), policies]
+
+
+def finite(value: float) -> float | None:
+    """The value, or None for NaN and infinities: they mean that nothing was measured."""
+    return value if math.isfinite(value) else None
+
+
+def _policy_point(stream: StreamReport, lags: Mapping[str, int], recent: Iterable[Point]) -> PolicyPoint:
+    has_reward = stream.steps > 0 or stream.admitted > 0
+    reward = finite(stream.reward_mean) if has_reward else None
+    earlier = [point.policies[stream.policy].reward for point in recent if stream.policy in point.policies]
+    rewards = [value for value in (*earlier, reward) if value is not None]
+    return PolicyPoint(
+        reward=reward,
+        reward_average=sum(rewards) / len(rewards) if rewards else None,
+        reward_produced=finite(stream.reward_produced) if stream.produced_per_s > 0 else None,
+        wait=finite(stream.wait_fraction) if stream.steps > 0 else None,
+        produced=finite(stream.produced_per_s) or 0.0,
+        consumed=finite(stream.consumed_per_s) or 0.0,
+        buffered=stream.buffered,
+        version=int(stream.version),
+        steps=stream.steps,
+        lag=max(lags.values(), default=None),
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _farthest(lags: Mapping[str, int]) -> dict[str, int]:
+    ranked = sorted(lags.items(), key=lambda item: -item[1])[:CHARTED_NODES]
+    return dict(sorted(ranked))

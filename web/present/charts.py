@@ -1,0 +1,166 @@
+"""Which charts there are, and the shapes of their first paint. `static/js/chart.js` draws the same from live points."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from astraflow.contract.reports import StreamReport
+from web.present import scales
+from web.present.findings import FED_BELOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One series of a chart."""
+
+    value: str
+    """Name of a value of a point, as in `web.points.VALUES`."""
+    label: str
+    style: str
+    """CSS class: `main`, `second` or `faint`."""
+    is_area: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSpec:
+    """What is drawn, apart from the data."""
+
+    name: str
+    label: str
+    """What is measured, with its unit."""
+    lines: tuple[Line, ...]
+    format: str
+    """How values read: `reward`, `rate`, `percent` or `count`."""
+    at_least: float
+    """The axis reaches at least this high, so that little movement does not look like much."""
+    limit_label: str = ""
+    """What the threshold line means; its place comes from the stream."""
+    height: int = 152
+    """Of the plot, in CSS pixels."""
+
+
+CHARTS = {
+    spec.name: spec
+    for spec in (
+        ChartSpec(
+            name="reward",
+            label="Mean reward of trained batches",
+            lines=(
+                Line(value="reward", label="each batch", style="faint"),
+                Line(value="reward_average", label="mean of 10 s", style="main", is_area=True),
+            ),
+            format="reward",
+            at_least=1.0,
+            height=216,
+        ),
+        ChartSpec(
+            name="rates",
+            label="Groups per second",
+            lines=(
+                Line(value="produced", label="produced", style="main", is_area=True),
+                Line(value="consumed", label="consumed", style="second"),
+            ),
+            format="rate",
+            at_least=1.0,
+        ),
+        ChartSpec(
+            name="wait",
+            label="Share of a step the trainer waits",
+            lines=(Line(value="wait", label="waiting", style="main", is_area=True),),
+            format="percent",
+            at_least=0.2,
+            limit_label="fed",
+        ),
+        ChartSpec(
+            name="buffer",
+            label="Groups in the buffer",
+            lines=(Line(value="buffered", label="buffered", style="main", is_area=True),),
+            format="count",
+            at_least=4.0,
+            limit_label="one batch",
+        ),
+    )
+}
+
+LADDER = "versions"
+"""Name of the chart that shows nodes and the versions they serve; it has rows instead of lines."""
+
+Row = tuple[float, Mapping[str, float | None]]
+"""Unix seconds, and values by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnLine:
+    """A line's shapes in a plot 1000 units wide and as many high as the chart has pixels."""
+
+    label: str
+    style: str
+    path: str
+    area: str
+    latest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A chart, ready for the template."""
+
+    spec: ChartSpec
+    lines: tuple[DrawnLine, ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    x_ticks: tuple[tuple[float, str], ...]
+    """Place in per cent, and text."""
+    limit_y: float | None
+    limit: float | None
+    window: scales.Window
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the script needs to draw it again."""
+
+
+def draw(spec: ChartSpec, rows: Sequence[Row], window: scales.Window, *, limit: float | None) -> Drawing:
+    """The chart over these rows (oldest first), with a threshold line at `limit`."""
+    shown = [(at, values) for at, values in rows if at >= window.start]
+    numbers = [values.get(line.value) for _, values in shown for line in spec.lines]
+    axis = scales.y_axis([number for number in (*numbers, limit) if number is not None], at_least=spec.at_least)
+    lines = tuple(_drawn(spec, line, shown, window, axis) for line in spec.lines)
+    return Drawing(
+        spec=spec,
+        lines=lines,
+        y_ticks=tuple((axis.place(tick, spec.height), scales.tick_text(tick, spec.format)) for tick in axis.ticks),
+        x_ticks=tuple(scales.x_ticks(window)),
+        limit_y=None if limit is None else axis.place(limit, spec.height),
+        limit=limit,
+        window=window,
+        options=_options(spec, window, limit),
+    )
+
+
+def limit_of(spec: ChartSpec, stream: StreamReport) -> float | None:
+    """Where the chart's threshold line is for this stream."""
+    return {"wait": FED_BELOW, "buffer": float(stream.batch_groups)}.get(spec.name)
+
+
+def _drawn(spec: ChartSpec, line: Line, rows: Sequence[Row], window: scales.Window, axis: scales.Axis) -> DrawnLine:
+    places = [
+        (window.place(at), None if (value := values.get(line.value)) is None else axis.place(value, spec.height))
+        for at, values in rows
+    ]
+    known = [values[line.value] for _, values in rows if values.get(line.value) is not None]
+    return DrawnLine(
+        label=line.label,
+        style=line.style,
+        path=scales.path(places),
+        area=scales.area(places, axis.place(0.0, spec.height)) if line.is_area else "",
+        latest=scales.value_text(known[-1] if known else None, spec.format),
+    )
+
+
+def _options(spec: ChartSpec, window: scales.Window, limit: float | None) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "format": spec.format,
+        "atLeast": spec.at_least,
+        "height": spec.height,
+        "limit": limit,
+        "range": window.range_s,
+        "lines": [{"value": line.value, "area": line.is_area} for line in spec.lines],
+    }

@@ -1,0 +1,190 @@
+"""Sentences that say what the numbers mean: is the trainer fed, and what changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import NodeState, Report, StreamReport
+from web.points import Point, PolicyPoint
+from web.present import formats
+
+FED_BELOW = 0.08
+"""Wait fraction up to which a trainer counts as fed. Source: the sizer's `w_hi`, AUTOSCALING."""
+
+STARVED_ABOVE = 0.25
+"""Wait fraction above which rollouts clearly hold the trainer back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A headline, what stands behind it, and how good it is: `good`, `warn`, `bad` or nothing."""
+
+    headline: str
+    note: str = ""
+    tone: str = ""
+
+
+def verdict(report: Report, stream: StreamReport) -> Finding:
+    """The answer to the page's question: is this trainer fed?"""
+    return _without_production(report, stream) or _fed(report, stream)
+
+
+def reward_note(policy: PolicyId, points: Sequence[Point]) -> str:
+    """Where the reward came from."""
+    rewards, span_s = _rewards(policy, points)
+    if not rewards:
+        return "Nothing has been scored yet"
+    change = rewards[-1] - rewards[0]
+    if abs(change) < 0.005:
+        return f"Steady for {formats.duration(span_s)}"
+    return f"{'Up' if change > 0 else 'Down'} from {formats.reward(rewards[0])} in {formats.duration(span_s)}"
+
+
+def wait_tone(wait: float | None) -> str:
+    """How good a wait fraction is."""
+    if wait is None:
+        return ""
+    return "good" if wait <= FED_BELOW else "warn" if wait <= STARVED_ABOVE else "bad"
+
+
+def wait_note(stream: StreamReport, wait: float | None) -> str:
+    """What a wait fraction means."""
+    if wait is None:
+        return "No step yet: waiting for the first batch" if stream.is_waiting else "No step yet"
+    if wait <= FED_BELOW:
+        return "Fed: batches are there when it asks"
+    if wait <= STARVED_ABOVE:
+        return "Nearly fed: it now and then waits for rollouts"
+    return "Starved: rollouts are the bottleneck"
+
+
+def rates_note(stream: StreamReport) -> str:
+    """How production compares with consumption."""
+    if stream.consumed_per_s <= 0:
+        return "The trainer has consumed nothing in the last 10 s"
+    ratio = stream.produced_per_s / stream.consumed_per_s
+    if 0.95 <= ratio <= 1.05:
+        return "In balance with what the trainer consumes"
+    word = "more" if ratio > 1 else "less"
+    return f"{formats.percent(abs(ratio - 1))} {word} than the trainer consumes"
+
+
+def buffer_note(stream: StreamReport) -> str:
+    """How far the buffer reaches, and whether the staleness gate is open."""
+    if stream.batch_groups and stream.buffered >= stream.batch_groups:
+        reach = f"{formats.rate(stream.buffered / stream.batch_groups)} batches are ready"
+    else:
+        reach = f"{formats.count(stream.buffered)} of the {formats.count(stream.batch_groups)} groups of a batch"
+    gate = (
+        "staleness gate closed" if stream.issue_room <= 0 else f"{formats.count(stream.issue_room)} more may be issued"
+    )
+    return f"{reach} · {gate}"
+
+
+def chart_findings(policy: PolicyId, stream: StreamReport, points: Sequence[Point]) -> dict[str, str]:
+    """A title for each chart over these points, by the chart's name."""
+    window = [point.policies[policy] for point in points if policy in point.policies]
+    return {
+        "reward": _reward_finding(policy, points),
+        "rates": _rates_finding(window),
+        "wait": _wait_finding(window),
+        "buffer": _buffer_finding(window, stream),
+        "versions": _versions_finding(points, policy, stream),
+    }
+
+
+def _without_production(report: Report, stream: StreamReport) -> Finding | None:
+    states = [node.state for node in report.nodes]
+    if NodeState.READY not in states and NodeState.DRAINING not in states:
+        if NodeState.JOINING in states:
+            joining = formats.several(states.count(NodeState.JOINING), "node")
+            return Finding(headline="Nodes are getting ready", note=f"{joining} loading the first version", tone="warn")
+        return Finding(
+            headline="No node produces rollouts",
+            note="The trainer goes on with what is buffered, then waits until a node joins",
+            tone="bad",
+        )
+    if report.flows and all(flow.is_paused for flow in report.flows):
+        return Finding(
+            headline="Issuing is paused", note="Nodes finish what they have and get nothing new", tone="warn"
+        )
+    if stream.steps == 0:
+        have = f"{formats.count(stream.buffered)} of {formats.several(stream.batch_groups, 'group')}"
+        return Finding(headline="The first batch is filling", note=f"{have} are there")
+    return None
+
+
+def _fed(report: Report, stream: StreamReport) -> Finding:
+    wait = stream.wait_fraction
+    tone = wait_tone(wait)
+    headline = {
+        "good": "The trainer is fed",
+        "warn": "The trainer is nearly fed",
+        "bad": "The trainer waits for rollouts",
+    }[tone]
+    parts = [f"It waits {formats.percent(wait)} of each step"]
+    if stream.issue_room <= 0 and tone == "good":
+        parts.append("nodes wait at the staleness gate, so more of them would not help")
+    elif tone == "bad" and stream.issue_room > 0:
+        parts.append("more rollout capacity would shorten every step")
+    elif tone == "bad":
+        parts.append("nodes stand at the staleness gate; a higher max_staleness would let them run ahead")
+    return Finding(headline=headline, note="; ".join(parts), tone=tone)
+
+
+def _rewards(policy: PolicyId, points: Sequence[Point]) -> tuple[list[float], float]:
+    """The average rewards that are known, and the seconds they span."""
+    known = [(point.at, point.policies[policy].reward_average) for point in points if policy in point.policies]
+    rewards = [(at, value) for at, value in known if value is not None]
+    return [value for _, value in rewards], rewards[-1][0] - rewards[0][0] if rewards else 0.0
+
+
+def _reward_finding(policy: PolicyId, points: Sequence[Point]) -> str:
+    rewards, span_s = _rewards(policy, points)
+    if not rewards:
+        return "No reward yet"
+    first, last = rewards[0], rewards[-1]
+    if abs(last - first) < 0.02:
+        return f"Reward is steady at {formats.reward(last)}"
+    verb = "rose" if last > first else "fell"
+    return f"Reward {verb} from {formats.reward(first)} to {formats.reward(last)} in {formats.duration(span_s)}"
+
+
+def _rates_finding(window: Sequence[PolicyPoint]) -> str:
+    if not window:
+        return "Nothing produced yet"
+    produced = sum(point.produced for point in window) / len(window)
+    consumed = sum(point.consumed for point in window) / len(window)
+    return f"{formats.rate(produced)} groups/s produced, {formats.rate(consumed)} consumed on average"
+
+
+def _wait_finding(window: Sequence[PolicyPoint]) -> str:
+    waits = [point.wait for point in window if point.wait is not None]
+    if not waits:
+        return "No step yet"
+    fed = sum(wait <= FED_BELOW for wait in waits) / len(waits)
+    if fed >= 0.995:
+        return "Fed the whole time"
+    if fed <= 0.005:
+        return f"Waited {formats.percent(sum(waits) / len(waits))} of each step on average"
+    return f"Fed {formats.percent(fed)} of the time"
+
+
+def _buffer_finding(window: Sequence[PolicyPoint], stream: StreamReport) -> str:
+    if not window or not stream.batch_groups:
+        return "Nothing buffered yet"
+    ready = sum(point.buffered >= stream.batch_groups for point in window) / len(window)
+    return f"A whole batch was ready {formats.percent(ready)} of the time"
+
+
+def _versions_finding(points: Sequence[Point], policy: PolicyId, stream: StreamReport) -> str:
+    lags = points[-1].lags.get(policy, {}) if points else {}
+    if not lags:
+        return "No node serves this policy yet"
+    worst = max(lags.values())
+    if worst == 0:
+        return f"Every node serves version {stream.version}"
+    over = sum(lag > stream.max_staleness for lag in lags.values())
+    if over:
+        return f"{formats.several(over, 'node')} beyond the staleness bound of {stream.max_staleness}"
+    return f"Nodes are at most {formats.several(worst, 'version')} behind version {stream.version}"

@@ -1,0 +1,104 @@
+"""Numbers and times as people read them. Missing values are a dash everywhere."""
+
+import math
+
+MISSING = "\N{EN DASH}"
+
+_NARROW = "\N{NARROW NO-BREAK SPACE}"
+_MINUS = "\N{MINUS SIGN}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with grouped digits.
+
+    >>> count(4812), count(1_250_000)
+    ('4,812', '1.25\\u202fM')
+    """
+    if value is None:
+        return MISSING
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.2f}{_NARROW}M"
+    return f"{value:,.0f}".replace("-", _MINUS)
+
+
+def rate(value: float | None) -> str:
+    """A rate with three useful digits.
+
+    >>> rate(0.0), rate(0.456), rate(14.23), rate(4210.4)
+    ('0', '0.46', '14.2', '4,210')
+    """
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{digits}f}".replace("-", _MINUS)
+
+
+def reward(value: float | None) -> str:
+    """A reward, to two digits.
+
+    >>> reward(0.8349), reward(1)
+    ('0.83', '1.00')
+    """
+    return MISSING if value is None else f"{value:.2f}".replace("-", _MINUS)
+
+
+def percent(value: float | None) -> str:
+    """A fraction as per cent.
+
+    >>> percent(0.1234), percent(0.004)
+    ('12\\u202f%', '0.4\\u202f%')
+    """
+    if value is None:
+        return MISSING
+    scaled = value * 100
+    digits = 1 if 0 < abs(scaled) < 1 else 0
+    return f"{scaled:.{digits}f}{_NARROW}%"
+
+
+def size(value: float | None) -> str:
+    """Bytes in decimal units.
+
+    >>> size(812), size(12_345_678)
+    ('812\\u202fB', '12.3\\u202fMB')
+    """
+    if value is None:
+        return MISSING
+    unit = 0
+    while abs(value) >= 999.5 and unit < 5:
+        value, unit = value / 1000, unit + 1
+    digits = 0 if unit == 0 or value >= 100 else 1
+    return f"{value:.{digits}f}{_NARROW}{('B', 'kB', 'MB', 'GB', 'TB', 'PB')[unit]}"
+
+
+def duration(value_s: float | None) -> str:
+    """Seconds in the two largest units.
+
+    >>> duration(0.42), duration(12.3), duration(130), duration(7260)
+    ('0.4\\u202fs', '12\\u202fs', '2\\u202fmin 10\\u202fs', '2\\u202fh 1\\u202fmin')
+    """
+    if value_s is None or not math.isfinite(value_s):
+        return MISSING
+    if value_s < 9.95:
+        return f"{max(0.0, value_s):.1f}{_NARROW}s"
+    seconds = round(value_s)
+    for size_s, unit, lower_s, lower in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size_s:
+            rest = seconds % size_s // lower_s
+            return f"{seconds // size_s}{_NARROW}{unit}" + (f" {rest}{_NARROW}{lower}" if rest else "")
+    return f"{seconds}{_NARROW}s"
+
+
+def several(number: float, noun: str) -> str:
+    """A count with its noun.
+
+    >>> several(1, "node"), several(2, "node")
+    ('1 node', '2 nodes')
+    """
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, *, at_most: int) -> str:
+    """The text, or its beginning and an ellipsis."""
+    return text if len(text) <= at_most else text[: at_most - 1] + "…"

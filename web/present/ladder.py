@@ -1,0 +1,78 @@
+"""The version ladder: one row for each node, one stretch for each lag it had."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.ids import PolicyId
+from web.points import CHARTED_NODES, Point
+from web.present.scales import WIDTH, Window
+
+GAP_S = 3.0
+"""A node that is missing for longer leaves a hole in its row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A node's lag did not change here."""
+
+    x: float
+    width: float
+    lag: int
+    level: str
+    """CSS class: `current`, `behind` or `beyond` the staleness bound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rung:
+    """One node's row."""
+
+    name: str
+    stretches: tuple[Stretch, ...]
+    latest: str
+
+
+def ladder(policy: PolicyId, points: Sequence[Point], window: Window, *, bound: int) -> tuple[Rung, ...]:
+    """Rows by node name, for the nodes of the newest points. bound: `max_staleness` of the stream."""
+    shown = [point for point in points if point.at >= window.start]
+    names = sorted({name for point in shown for name in point.lags.get(policy, {})})[:CHARTED_NODES]
+    return tuple(_rung(name, policy, shown, window, bound) for name in names)
+
+
+def level(lag: int, bound: int) -> str:
+    """How a lag is drawn."""
+    return "current" if lag == 0 else "behind" if lag <= bound else "beyond"
+
+
+def lag_text(lag: int | None) -> str:
+    """A lag in words.
+
+    >>> lag_text(0), lag_text(2), lag_text(None)
+    ('current', '2 behind', 'away')
+    """
+    return "away" if lag is None else f"{lag} behind" if lag else "current"
+
+
+def _rung(name: str, policy: PolicyId, points: Sequence[Point], window: Window, bound: int) -> Rung:
+    stretches: list[Stretch] = []
+    start, until, current = 0.0, 0.0, -1
+    for point in points:
+        lag = point.lags.get(policy, {}).get(name)
+        if lag is None:
+            continue
+        if current >= 0 and (lag != current or point.at - until > GAP_S):
+            end = point.at if point.at - until <= GAP_S else until
+            stretches.append(_stretch(start, end, current, window, bound))
+            start, current = point.at, lag
+        elif current < 0:
+            start, current = point.at, lag
+        until = point.at
+    if current >= 0:
+        stretches.append(_stretch(start, until, current, window, bound))
+    latest = points[-1].lags.get(policy, {}).get(name) if points else None
+    return Rung(name=name, stretches=tuple(stretches), latest=lag_text(latest))
+
+
+def _stretch(start: float, end: float, lag: int, window: Window, bound: int) -> Stretch:
+    x = max(0.0, window.place(start))
+    width = max(0.0, min(WIDTH, window.place(end)) - x)
+    return Stretch(x=round(x, 1), width=round(width, 1), lag=lag, level=level(lag, bound))

@@ -1,0 +1,103 @@
+"""Where every group is: the counts of a run, and proof that they balance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.reports import FlowReport, StreamReport
+from web.present import formats
+
+REASONS = {
+    "informative": "all members scored alike: nothing to learn",
+    "failed": "too many members failed",
+    "stale": "older than max_staleness allows",
+}
+"""What the known reasons for a drop mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of a ledger."""
+
+    label: str
+    count: str
+    share: str
+    """Of the total."""
+    weight: float
+    """The share as a number from 0 to 1, for a bar."""
+    note: str = ""
+    is_part: bool = True
+    """False for the total itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """A total and what it is made of."""
+
+    title: str
+    entries: tuple[Entry, ...]
+    is_balanced: bool
+    sentence: str
+
+
+def flow_balance(flow: FlowReport) -> Balance:
+    """issued = open + admitted + dropped, by reason."""
+    parts = [
+        ("open", flow.open, "issued, not all members are back"),
+        ("admitted", flow.admitted, "complete, passed every filter"),
+        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(flow.dropped.items())),
+    ]
+    return _balance(f"Flow {flow.id}", ("issued", flow.issued, "groups handed out since the run began"), parts)
+
+
+def stream_balance(stream: StreamReport) -> Balance:
+    """admitted = buffered + in batch + trained + dropped, by reason."""
+    parts = [
+        ("buffered", stream.buffered, "wait for a batch"),
+        ("in batch", stream.in_batch, "with the trainer, not acknowledged yet"),
+        ("trained", stream.trained, "acknowledged, counted once"),
+        *((f"dropped: {reason}", number, REASONS.get(reason, "")) for reason, number in sorted(stream.dropped.items())),
+    ]
+    total = ("admitted", stream.admitted, "groups routed to this policy")
+    return _balance(f"Stream {stream.policy}", total, parts)
+
+
+def episode_entries(flow: FlowReport) -> tuple[Entry, ...]:
+    """What came back from nodes, by outcome."""
+    total = sum(flow.episodes.values())
+    return tuple(
+        _entry(outcome.replace("_", " "), number, total, _EPISODE_NOTES.get(outcome, ""))
+        for outcome, number in sorted(flow.episodes.items(), key=lambda item: -item[1])
+    )
+
+
+_EPISODE_NOTES = {
+    "accepted": "counted, each task once",
+    "duplicate": "sent again by a node; counted once",
+    "late": "came after the lease had passed to another node",
+    "unknown": "for a task that dataflow does not know",
+}
+
+
+def _balance(title: str, total: tuple[str, int, str], parts: Sequence[tuple[str, int, str]]) -> Balance:
+    label, whole, note = total
+    found = sum(number for _, number, _ in parts)
+    head = Entry(label=label, count=formats.count(whole), share="", weight=1.0, note=note, is_part=False)
+    entries = (head, *(_entry(name, number, whole, meaning) for name, number, meaning in parts))
+    is_balanced = found == whole
+    sentence = (
+        "The counts balance: nothing is lost, nothing is counted twice."
+        if is_balanced
+        else f"The parts add up to {formats.count(found)}, not {formats.count(whole)}: please report this."
+    )
+    return Balance(title=title, entries=entries, is_balanced=is_balanced, sentence=sentence)
+
+
+def _entry(label: str, number: int, whole: int, note: str) -> Entry:
+    share = number / whole if whole else 0.0
+    return Entry(
+        label=label,
+        count=formats.count(number),
+        share=formats.percent(share) if whole else "",
+        weight=share,
+        note=note,
+    )

@@ -1,0 +1,148 @@
+"""The list of runs, and one run: what it is, where its groups are, how it went."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import FlowReport, Report, StreamReport
+from web.points import VALUES
+from web.present import charts, formats, scales
+from web.present.ledger import Balance, Entry, episode_entries, flow_balance, stream_balance
+from web.report_json import RecordedReport, report_from_json
+from web.tables import RunPoint, RunRecord
+
+SHOWN_POINTS = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """One line of the list of runs."""
+
+    id: int
+    name: str
+    recipe: str
+    state: str
+    tone: str
+    started_at: float
+    duration: str
+    policies: Sequence["PolicySummary"]
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySummary:
+    """How one policy stands."""
+
+    policy: str
+    steps: str
+    version: str
+    reward: str
+    wait: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A named property of a run."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """One run. The live one comes with its report, a past one with what was recorded of its last."""
+
+    row: RunRow
+    policy: str
+    policies: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    balances: tuple[Balance, ...]
+    episodes: tuple[tuple[str, tuple[Entry, ...]], ...]
+    drawings: dict[str, charts.Drawing]
+    points: dict[str, Any]
+    is_live: bool
+    flows: tuple[FlowReport, ...]
+
+
+def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
+    """A record as a line of the list."""
+    report = report_from_json(record.report_json)
+    return RunRow(
+        id=record.id or 0,
+        name=record.name,
+        recipe=record.recipe,
+        state="live" if is_live else "ended or out of sight",
+        tone="good" if is_live else "off",
+        started_at=record.started_at,
+        duration=formats.duration(record.last_at - record.started_at),
+        policies=[_policy_summary(stream) for stream in report.streams],
+        simulated=bool(report.simulated),
+    )
+
+
+def run_view(
+    record: RunRecord, points: Sequence[RunPoint], *, policy: str, live: Report | None, dataflow: str
+) -> RunView:
+    """One run with its whole history (thinned). live: the newest report, when this is the run that goes on now."""
+    recorded = report_from_json(record.report_json)
+    streams = live.streams if live else recorded.streams
+    flows = live.flows if live else recorded.flows
+    stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
+    window = scales.window_of(points[0].at if points else None, points[-1].at if points else None, None)
+    rows = [(point.at, {name: getattr(point, name) for name in VALUES}) for point in points]
+    return RunView(
+        row=run_row(record, is_live=live is not None),
+        policy=stream.policy if stream else "",
+        policies=tuple(stream.policy for stream in streams),
+        facts=_facts(record, recorded, live, stream, dataflow),
+        balances=(*(flow_balance(flow) for flow in flows), *(stream_balance(stream) for stream in streams)),
+        episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
+        drawings={
+            spec.name: charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream) if stream else None)
+            for spec in charts.CHARTS.values()
+        },
+        points=_points(stream.policy if stream else PolicyId("none"), points),
+        is_live=live is not None,
+        flows=flows,
+    )
+
+
+def _policy_summary(stream: StreamReport) -> PolicySummary:
+    has_steps = stream.steps > 0
+    return PolicySummary(
+        policy=stream.policy,
+        steps=formats.count(stream.steps),
+        version=f"v{stream.version}",
+        reward=formats.reward(stream.reward_mean) if has_steps else formats.MISSING,
+        wait=formats.percent(stream.wait_fraction) if has_steps else formats.MISSING,
+    )
+
+
+def _facts(
+    record: RunRecord, recorded: RecordedReport, live: Report | None, stream: StreamReport | None, dataflow: str
+) -> tuple[Fact, ...]:
+    facts = [
+        Fact(label="Recipe", value=record.recipe or "not named"),
+        Fact(label="Dataflow", value=dataflow),
+        Fact(label="Stand-ins", value=", ".join(recorded.simulated) or "none: everything is real"),
+        Fact(label="Flows", value=", ".join(flow.id for flow in recorded.flows)),
+    ]
+    if stream is not None:
+        facts += [
+            Fact(label="Batch", value=formats.several(stream.batch_groups, "group")),
+            Fact(label="Staleness bound", value=formats.several(stream.max_staleness, "version")),
+            Fact(label="Batches served again", value=formats.count(stream.redelivered)),
+        ]
+    if live is not None:
+        engines = sorted({f"{node.facts.engine} on {node.facts.hardware}" for node in live.nodes})
+        facts.append(Fact(label="Engines", value=formats.shortened("; ".join(engines), at_most=160) or "no node yet"))
+    return tuple(facts)
+
+
+def _points(policy: str, points: Sequence[RunPoint]) -> dict[str, Any]:
+    rows = [
+        [point.sequence, point.at, {policy: {"v": [getattr(point, name) for name in VALUES], "l": {}}}]
+        for point in points
+    ]
+    return {"policy": policy, "values": VALUES, "points": rows}

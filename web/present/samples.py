@@ -1,0 +1,103 @@
+"""Sampled trajectories as text, together with the others of their group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.trajectories import Author
+from web.present import formats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One trajectory."""
+
+    task: str
+    completion: str
+    reward: str
+    tone: str
+    node: str
+    versions: str
+    """Which version wrote what, as in `v3 x 12 tokens, v4 x 5`."""
+    fate: str
+    tokens: str
+    is_truncated: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGroup:
+    """The members of one group that were sampled."""
+
+    id: str
+    policy: str
+    flow: str
+    prompt: str
+    reference: str
+    members: tuple[Sample, ...]
+    reward: str
+    """Mean over the members."""
+    summary: str
+    fate: str
+    at: float
+
+
+def grouped(samples: Sequence[SampledTrajectory]) -> tuple[SampledGroup, ...]:
+    """Groups in the order in which they first appear; members by task."""
+    groups: dict[tuple[str, str], list[SampledTrajectory]] = {}
+    for sample in samples:
+        groups.setdefault((sample.group, sample.policy), []).append(sample)
+    return tuple(_group(sorted(members, key=lambda member: member.ordinal)) for members in groups.values())
+
+
+def _group(members: Sequence[SampledTrajectory]) -> SampledGroup:
+    first = members[0]
+    rewards = [member.reward for member in members]
+    fates = sorted({_fate(member) for member in members})
+    return SampledGroup(
+        id=first.group,
+        policy=first.policy,
+        flow=first.flow,
+        prompt=first.prompt_text,
+        reference=first.reference_text,
+        members=tuple(_sample(member, best=max(rewards), worst=min(rewards)) for member in members),
+        reward=formats.reward(sum(rewards) / len(rewards)),
+        summary=_summary(rewards),
+        fate=", ".join(fates),
+        at=max(member.at for member in members),
+    )
+
+
+def _summary(rewards: Sequence[float]) -> str:
+    if len(set(rewards)) == 1:
+        return f"all {len(rewards)} scored {formats.reward(rewards[0])}"
+    if set(rewards) <= {0.0, 1.0}:
+        return f"{sum(reward == 1.0 for reward in rewards)} of {len(rewards)} right"
+    return f"{len(rewards)} members from {formats.reward(min(rewards))} to {formats.reward(max(rewards))}"
+
+
+def _sample(member: SampledTrajectory, *, best: float, worst: float) -> Sample:
+    tone = "" if best == worst else "good" if member.reward == best else "bad" if member.reward == worst else "warn"
+    return Sample(
+        task=member.task,
+        completion=member.completion_text,
+        reward=formats.reward(member.reward),
+        tone=tone,
+        node=member.node,
+        versions=_versions(member),
+        fate=_fate(member),
+        tokens=f"{formats.several(member.model_tokens, 'token')} written, {formats.count(member.tokens)} in all",
+        is_truncated=member.is_truncated,
+        at=member.at,
+    )
+
+
+def _fate(member: SampledTrajectory) -> str:
+    return f"trained in step {member.step}" if member.step is not None else member.fate
+
+
+def _versions(member: SampledTrajectory) -> str:
+    written = [span for span in member.spans if span.author is Author.MODEL]
+    if len(written) == 1:
+        return f"v{written[0].version}"
+    return ", ".join(f"v{span.version} x {span.length}" for span in written) or "nothing written"

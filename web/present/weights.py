@@ -1,0 +1,59 @@
+"""What the weights cost to move: full snapshots against deltas, and whether engines agree with their trainer."""
+
+from astraflow.contract.reports import Report
+from web.present import formats
+
+GAP_LIMIT = 1e-3
+"""Logprob gap (nats) above which engine and trainer disagree."""
+
+
+def weight_cells(report: Report) -> dict[str, tuple[str, str]]:
+    """Text and tone by key, summed over the nodes of the report."""
+    total = {name: _sum(report, name) for name in _COUNTERS}
+    full, delta = total["weight_bytes_full"], total["weight_bytes_delta"]
+    fulls, deltas = total["weight_updates_full"], total["weight_updates_delta"]
+    updates = fulls + deltas
+    gap, gap_tone = _gap(report)
+    return {
+        "weights/full": (formats.size(full), ""),
+        "weights/delta": (formats.size(delta), ""),
+        "weights/full_updates": (formats.several(fulls, "full snapshot"), ""),
+        "weights/delta_updates": (formats.several(deltas, "delta"), ""),
+        "weights/delta_share": (str(round(100 * deltas / updates) if updates else 0), ""),
+        "weights/saved": (_saved(full, delta, fulls, deltas), ""),
+        "weights/pause": (formats.duration(total["weight_pause_s"] / updates) if updates else formats.MISSING, ""),
+        "weights/failures": (formats.count(total["weight_failures"]), "bad" if total["weight_failures"] else ""),
+        "weights/gap": (gap, gap_tone),
+    }
+
+
+_COUNTERS = (
+    "weight_bytes_full",
+    "weight_bytes_delta",
+    "weight_updates_full",
+    "weight_updates_delta",
+    "weight_pause_s",
+    "weight_failures",
+)
+
+
+def _sum(report: Report, counter: str) -> float:
+    return sum(node.counters.get(counter, 0.0) for node in report.nodes)
+
+
+def _saved(full: float, delta: float, fulls: float, deltas: float) -> str:
+    """How much less the deltas were than the snapshots they replaced."""
+    if not fulls or not deltas:
+        return "No delta has travelled yet"
+    mean_full, mean_delta = full / fulls, delta / deltas
+    saved = 1 - mean_delta / mean_full if mean_full else 0.0
+    compared = f"A delta is {formats.size(mean_delta)} where a snapshot is {formats.size(mean_full)}"
+    return f"{compared}: {formats.percent(saved)} less"
+
+
+def _gap(report: Report) -> tuple[str, str]:
+    gaps = [node.gauges["logprob_gap_max"] for node in report.nodes if "logprob_gap_max" in node.gauges]
+    if not gaps:
+        return "not measured", ""
+    worst = max(gaps)
+    return (f"{worst:.1e} nats", "bad") if worst > GAP_LIMIT else (f"{worst:.1e} nats", "good")

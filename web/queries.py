@@ -1,0 +1,143 @@
+"""Reads and writes of the database, named. Each takes a session and is one step of a transaction."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func
+from sqlalchemy.dialects.sqlite import insert
+from sqlmodel import Session, col, delete, select
+
+from web.tables import BrowserSession, LoginToken, RunPoint, RunRecord, User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A run as the newest report shows it."""
+
+    name: str
+    recipe: str
+    dataflow: str
+    started_at: float
+    at: float
+    sequence: int
+    report_json: str
+
+
+def user_named(session: Session, name: str, *, role: str, now: float) -> User:
+    """The user of that name, made when missing."""
+    user = session.exec(select(User).where(User.name == name)).one_or_none()
+    if user is None:
+        user = User(name=name, role=role, created_at=now)
+        session.add(user)
+        session.flush()
+    return user
+
+
+def take_login_token(session: Session, token_hash: str, *, now: float) -> LoginToken | None:
+    """Mark a login token as used and return it; None when it is unknown, used or expired."""
+    token = session.get(LoginToken, token_hash, with_for_update=True)
+    if token is None or token.used_at is not None or token.expires_at <= now:
+        return None
+    token.used_at = now
+    return token
+
+
+def session_user(session: Session, cookie_hash: str, *, now: float) -> User | None:
+    """Who is logged in with this cookie; None when nobody is (any more)."""
+    row = session.get(BrowserSession, cookie_hash)
+    if row is None or row.revoked_at is not None or row.expires_at <= now:
+        return None
+    return session.get(User, row.user_id)
+
+
+def revoke_session(session: Session, cookie_hash: str, *, now: float) -> None:
+    """Log one browser out."""
+    row = session.get(BrowserSession, cookie_hash)
+    if row is not None:
+        row.revoked_at = now
+
+
+def forget_expired(session: Session, *, now: float) -> None:
+    """Remove logins that are over."""
+    session.exec(delete(BrowserSession).where(col(BrowserSession.expires_at) <= now))
+    session.exec(delete(LoginToken).where(col(LoginToken.expires_at) <= now))
+
+
+def see_run(session: Session, sighting: Sighting, *, record_id: int | None) -> int:
+    """Bring the run's record up to date and return its id.
+
+    record_id: the record this process writes to; None finds the latest one that the report can continue, or makes one.
+    """
+    record = session.get(RunRecord, record_id) if record_id is not None else _record_continued_by(session, sighting)
+    if record is None:
+        record = RunRecord(
+            name=sighting.name,
+            recipe=sighting.recipe,
+            dataflow=sighting.dataflow,
+            started_at=sighting.started_at,
+            last_at=sighting.at,
+            last_sequence=sighting.sequence,
+            report_json=sighting.report_json,
+        )
+        session.add(record)
+    record.last_at = sighting.at
+    record.last_sequence = sighting.sequence
+    record.report_json = sighting.report_json
+    record.dataflow = sighting.dataflow
+    record.recipe = sighting.recipe or record.recipe
+    session.flush()
+    if record.id is None:
+        raise RuntimeError("a flushed record has an id")
+    return record.id
+
+
+def add_points(session: Session, points: Sequence[RunPoint]) -> None:
+    """Keep points; those that are there already stay as they are."""
+    if points:
+        rows = [point.model_dump() for point in points]
+        session.execute(insert(RunPoint).on_conflict_do_nothing(), rows)
+
+
+def prune_points(session: Session, run_id: int, *, before_sequence: int) -> None:
+    """Drop the run's points that are older."""
+    session.exec(delete(RunPoint).where(col(RunPoint.run_id) == run_id, col(RunPoint.sequence) < before_sequence))
+
+
+def runs(session: Session) -> Sequence[RunRecord]:
+    """Every recorded run, newest first."""
+    return session.exec(select(RunRecord).order_by(col(RunRecord.last_at).desc())).all()
+
+
+def run(session: Session, run_id: int) -> RunRecord | None:
+    """One recorded run."""
+    return session.get(RunRecord, run_id)
+
+
+def run_policies(session: Session, run_id: int) -> Sequence[str]:
+    """Policies of which the run has points, in order of their names."""
+    query = select(RunPoint.policy).where(RunPoint.run_id == run_id).distinct().order_by(col(RunPoint.policy))
+    return session.exec(query).all()
+
+
+def run_points(session: Session, run_id: int, policy: str, *, at_most: int) -> Sequence[RunPoint]:
+    """The run's points of one policy, oldest first, thinned evenly to about `at_most`; the newest is always there."""
+    bounds = select(func.min(RunPoint.sequence), func.max(RunPoint.sequence)).where(
+        col(RunPoint.run_id) == run_id, col(RunPoint.policy) == policy
+    )
+    first, last = session.exec(bounds).one()
+    if last is None:
+        return []
+    stride = max(1, -(-(last - first + 1) // at_most))
+    chosen = select(RunPoint).where(
+        RunPoint.run_id == run_id, RunPoint.policy == policy, (last - col(RunPoint.sequence)) % stride == 0
+    )
+    return session.exec(chosen.order_by(col(RunPoint.sequence))).all()
+
+
+def _record_continued_by(session: Session, sighting: Sighting) -> RunRecord | None:
+    """The newest record of the same run; a report whose sequence went back belongs to another run of that name."""
+    query = select(RunRecord).where(RunRecord.name == sighting.name)
+    newest = session.exec(query.order_by(col(RunRecord.id).desc())).first()
+    if newest is None or newest.last_sequence > sighting.sequence:
+        return None
+    return newest

@@ -1,0 +1,101 @@
+"""Templates: one environment, always escaping, with what every page needs at hand."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from web.flash import taken_flash
+from web.present import formats
+from web.present.cells import Cell
+
+ROOM = Path(__file__).parent
+STATIC = ROOM / "static"
+
+THEMES = ("system", "light", "dark")
+THEME_COOKIE = "astraflow_theme"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NavItem:
+    """An entry of the left rail."""
+
+    name: str
+    label: str
+    path: str
+
+
+NAVIGATION = (
+    NavItem(name="overview", label="Overview", path="/"),
+    NavItem(name="runs", label="Runs", path="/runs"),
+    NavItem(name="nodes", label="Nodes", path="/nodes"),
+)
+
+
+def build_stamp() -> str:
+    """Names the files of this release: part of their addresses, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for path in sorted((*STATIC.rglob("*"), *(ROOM / "templates").rglob("*.html"))):
+        if path.is_file():
+            digest.update(path.relative_to(ROOM).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Pages:
+    """Renders templates."""
+
+    def __init__(self, build: str) -> None:
+        self.build = build
+        self._environment = Environment(
+            loader=FileSystemLoader(ROOM / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals |= {
+            "navigation": NAVIGATION,
+            "themes": THEMES,
+            "static": lambda path: f"/static/{build}/{path}",
+        }
+        self._environment.filters |= {
+            "part": lambda text: quote(str(text), safe=""),
+            "duration": formats.duration,
+            "several": formats.several,
+        }
+
+    def fragment(self, template: str, **context: Any) -> str:
+        """A part of a page as text."""
+        return self._environment.get_template(template).render(**context)
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        cells: Mapping[str, Cell] | None = None,
+        status: int = 200,
+        **context: Any,
+    ) -> HTMLResponse:
+        """A whole page, or the answer to a request of one of its parts."""
+        flash = taken_flash(request)
+        theme = request.cookies.get(THEME_COOKIE, "system")
+        text = self.fragment(
+            template,
+            request=request,
+            cells=cells or {},
+            viewer=getattr(request.state, "viewer", None),
+            theme=theme if theme in THEMES else "system",
+            flash=flash,
+            **context,
+        )
+        response = HTMLResponse(text, status)
+        if flash is not None:
+            flash.clear(response)
+        return response

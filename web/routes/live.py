@@ -1,0 +1,57 @@
+"""`/live`: the WebSocket that every open page listens to."""
+
+import asyncio
+from contextlib import aclosing
+
+from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+
+from web.guard import CLOSED_FOR_LOGIN, cookie_of
+from web.parts import Parts, PartsOf
+
+router = APIRouter()
+
+RECHECK_S = 300.0
+"""A session that ended elsewhere ends here too, at the latest after this."""
+
+SEND_S = 10.0
+"""A browser that takes nothing for so long is gone."""
+
+GOING_AWAY = 1012
+
+
+@router.websocket("/live")
+async def live(socket: WebSocket, parts: PartsOf, after: int = 0) -> None:
+    """Send frames after a sequence until one side ends it. The browser says nothing."""
+    await socket.accept()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in (_send(socket, parts, after), _wait_for_end(socket), _recheck(socket, parts)):
+                tasks.create_task(work)
+    except* (_Ended, WebSocketDisconnect, TimeoutError):
+        pass  # how every live page ends
+
+
+class _Ended(Exception):
+    """One of the tasks is done with the socket; the others have nothing left to do."""
+
+
+async def _send(socket: WebSocket, parts: Parts, after: int) -> None:
+    async with aclosing(parts.hub.frames(after)) as frames:
+        async for text in frames:
+            async with asyncio.timeout(SEND_S):
+                await socket.send_text(text)
+    await socket.close(GOING_AWAY)
+    raise _Ended
+
+
+async def _wait_for_end(socket: WebSocket) -> None:
+    while True:
+        await socket.receive_text()
+
+
+async def _recheck(socket: WebSocket, parts: Parts) -> None:
+    cookie = cookie_of(socket.headers, parts.accounts.cookie_name)
+    while await parts.accounts.viewer(cookie) is not None:
+        await parts.clock.sleep(RECHECK_S)
+    await socket.close(CLOSED_FOR_LOGIN)
+    raise _Ended

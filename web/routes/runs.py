@@ -1,0 +1,103 @@
+"""`/runs`: every run that was seen, and each of them with its trajectories."""
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import SampledTrajectory
+from web import queries
+from web.parts import Parts, PartsOf
+from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
+from web.present.samples import SampledGroup, grouped
+from web.present.shell import shell
+
+router = APIRouter()
+
+PAGE_SAMPLES = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplePage:
+    """One page of sampled trajectories, newest first."""
+
+    groups: tuple[SampledGroup, ...]
+    policy: str
+    step: int | None
+    before: int | None
+    older: int | None
+    """`before` of the next page; None on the last."""
+    problem: str = ""
+
+
+@router.get("/runs")
+async def show(request: Request, parts: PartsOf) -> Response:
+    """The list."""
+    records = await parts.database.do(queries.runs)
+    rows = [run_row(record, is_live=_is_live(parts, record.id)) for record in records]
+    return parts.pages.page(request, "runs/page.html", page="runs", shell=shell(parts.state, parts.settings), rows=rows)
+
+
+@router.get("/runs/{run_id}")
+async def show_run(
+    request: Request, parts: PartsOf, run_id: int, policy: str = "", step: str = "", before: int | None = None
+) -> Response:
+    """One run: counts, charts and trajectories."""
+    view = await _view(parts, run_id, policy)
+    return parts.pages.page(
+        request,
+        "runs/run.html",
+        page="runs",
+        shell=shell(parts.state, parts.settings),
+        cells=parts.frames.cells if view.is_live else {},
+        view=view,
+        samples=await _samples(parts, view, policy, step, before),
+    )
+
+
+@router.get("/runs/{run_id}/ledger")
+async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
+    """The balance tables alone, for the live page."""
+    return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy))
+
+
+async def _view(parts: Parts, run_id: int, policy: str) -> RunView:
+    record = await parts.database.do(lambda session: queries.run(session, run_id))
+    if record is None:
+        raise HTTPException(404)
+    live = parts.state.report if _is_live(parts, run_id) else None
+    known = await parts.database.do(lambda session: queries.run_policies(session, run_id))
+    chosen = policy if policy in known else next(iter(known), "")
+    points = await parts.database.do(lambda session: queries.run_points(session, run_id, chosen, at_most=SHOWN_POINTS))
+    return run_view(record, points, policy=chosen, live=live, dataflow=record.dataflow)
+
+
+def _is_live(parts: Parts, run_id: int | None) -> bool:
+    return run_id is not None and run_id == parts.recorder.run_id and not parts.state.is_stale
+
+
+async def _samples(parts: Parts, view: RunView, policy: str, step: str, before: int | None) -> SamplePage:
+    wanted = policy if policy in view.policies else ""
+    step_number = int(step) if step.isascii() and step.isdigit() and len(step) < 16 else None
+    page = SamplePage(groups=(), policy=wanted, step=step_number, before=before, older=None)
+    if not view.is_live:
+        return page
+    try:
+        samples = await parts.control.trajectories(
+            policy=PolicyId(wanted) if wanted else None, step=step_number, before=before, limit=PAGE_SAMPLES
+        )
+        whole = await _with_whole_last_group(parts, samples) if len(samples) == PAGE_SAMPLES else samples
+    except AstraFlowError as problem:
+        return SamplePage(groups=(), policy=wanted, step=step_number, before=before, older=None, problem=str(problem))
+    older = min(sample.ordinal for sample in whole) if len(samples) == PAGE_SAMPLES else None
+    return SamplePage(groups=grouped(whole), policy=wanted, step=step_number, before=before, older=older)
+
+
+async def _with_whole_last_group(parts: Parts, samples: tuple[SampledTrajectory, ...]) -> tuple[SampledTrajectory, ...]:
+    """The page may end inside a group: fetch the rest of it, so that no group is torn over two pages."""
+    last = samples[-1]
+    rest = await parts.control.trajectories(policy=last.policy, group=last.group, before=last.ordinal)
+    return (*samples, *rest)

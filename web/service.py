@@ -1,0 +1,165 @@
+"""The composition root: builds every part, runs them together, and stops them together."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from astraflow.client.connect import connect_control
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.reports import Report
+from astraflow.runtime.aio import periodic
+from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.logs import get_logger
+from web.app import create_app
+from web.auth import Accounts
+from web.collector import Collector
+from web.db import open_database
+from web.frames import FrameMaker
+from web.hub import Hub
+from web.parts import Parts
+from web.points import Point
+from web.present.overview import latest_events
+from web.recorder import Recorder
+from web.rendering import Pages, build_stamp
+from web.settings import Settings
+from web.state import FeedState, RunState
+
+log = get_logger()
+
+BEAT_S = 1.0
+DRAIN_S = 1
+"""Requests in flight get this long when the process stops; sockets are told at once."""
+
+
+async def serve(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+    """Run the web process until `stop` is set. on_ready: called with the address to log in at, once it listens.
+
+    Raises: InvalidInput for an address or directory that cannot be used.
+    """
+    settings.check()
+    clock = SystemClock()
+    with _listening(settings.host, settings.port) as listener:
+        database = await asyncio.to_thread(open_database, settings.directory)
+        try:
+            async with connect_control(settings.dataflow, settings.token) as control:
+                pages = Pages(build_stamp())
+                state = RunState(clock)
+                frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
+                parts = Parts(
+                    settings=settings,
+                    clock=clock,
+                    database=database,
+                    accounts=Accounts(database, clock=clock),
+                    control=control,
+                    state=state,
+                    frames=frames,
+                    hub=Hub(frames.snapshot),
+                    recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
+                    pages=pages,
+                )
+                await _run(parts, listener, stop, on_ready)
+        finally:
+            database.close()
+
+
+async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+    server = _Server(
+        uvicorn.Config(
+            create_app(parts),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="websockets-sansio",
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+    )
+    async with asyncio.TaskGroup() as tasks:
+        beside = [
+            tasks.create_task(_collector(parts).run()),
+            tasks.create_task(parts.recorder.run()),
+            tasks.create_task(_beat(parts, parts.clock)),
+        ]
+        serving = tasks.create_task(server.serve(sockets=[listener]))
+        await server.is_up.wait()
+        on_ready(f"{_address(parts.settings, listener)}/login?token={await parts.accounts.login_token()}")
+        await stop.wait()
+        log.info("web_stopping")
+        parts.hub.close()
+        server.should_exit = True
+        await serving
+        for task in beside:
+            task.cancel()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `run_process`, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _collector(parts: Parts) -> Collector:
+    def on_points(report: Report, points: list[Point]) -> None:
+        parts.hub.publish(report.sequence, parts.frames.frame(report, points))
+        parts.recorder.add(report, points)
+
+    def on_feed() -> None:
+        parts.hub.tell(parts.frames.beat())
+
+    return Collector(parts.control, parts.state, clock=parts.clock, on_points=on_points, on_feed=on_feed)
+
+
+async def _beat(parts: Parts, clock: Clock) -> None:
+    """While no report comes, tell pages every second that this process is there and how old the data is."""
+
+    async def tell() -> None:
+        age_s = parts.state.age_s
+        if parts.state.feed.state is not FeedState.LIVE or age_s is None or age_s > BEAT_S * 1.5:
+            parts.hub.tell(parts.frames.beat())
+
+    await periodic(tell, every_s=BEAT_S, clock=clock)
+
+
+def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
+    return lambda report: {"events": pages.fragment("overview/_events.html", events=latest_events(report))}
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A bound socket. Raises: InvalidInput with what would help."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(256)
+        except OSError as problem:
+            cause = {
+                errno.EADDRINUSE: "the port is in use; stop what holds it or choose another one with --port",
+                errno.EADDRNOTAVAIL: "this machine does not have that address",
+                errno.EACCES: "ports below 1024 need special rights; choose another one with --port",
+            }.get(problem.errno or 0, str(problem.strerror or problem))
+            raise InvalidInput(f"cannot listen on {host}:{port}: {cause}") from None
+        yield listener
+
+
+def _address(settings: Settings, listener: socket.socket) -> str:
+    if settings.behind_proxy:
+        return settings.behind_proxy.rstrip("/")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"

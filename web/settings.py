@@ -1,0 +1,64 @@
+"""What the web process is told when it starts."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.config import Config
+
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+
+SESSION_S = 12 * 3600.0
+"""How long a login lasts."""
+
+STALE_AFTER_S = 5.0
+"""A page whose newest report is older says so in a banner."""
+
+
+class Settings(Config):
+    """Command line and environment of `python -m web`."""
+
+    dataflow: str
+    """Address `HOST:PORT` of the dataflow service."""
+    token: str = Field(repr=False)
+    """Run token, from the environment variable ASTRAFLOW_TOKEN."""
+    directory: Path
+    """Where the database and the secret are kept."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    recipe: str = ""
+    """Name of the recipe the run was started from, to show."""
+    behind_proxy: str = ""
+    """Public `https://` address of a proxy in front of this process; lets it listen beyond loopback."""
+
+    @field_validator("behind_proxy")
+    @classmethod
+    def _is_public_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if value and (parts.scheme != "https" or not parts.hostname):
+            raise ValueError("must be the public address of the proxy, as in https://astraflow.example.org")
+        return value
+
+    def check(self) -> None:
+        """Refuse what would let strangers in. Raises: InvalidInput."""
+        if self.host not in LOOPBACK_NAMES and not self.behind_proxy:
+            raise InvalidInput(
+                f"refusing to listen on {self.host}: the page would travel unencrypted beyond this machine; "
+                "keep --host 127.0.0.1 (ssh -L reaches it from elsewhere), or put a TLS proxy in front and name its "
+                "address with --behind-proxy https://NAME"
+            )
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Names under which this page may be asked for; any other is a rebinding attack or a mistake."""
+        public = urlsplit(self.behind_proxy).hostname
+        return frozenset({*LOOPBACK_NAMES, public} if public else LOOPBACK_NAMES)
+
+    @property
+    def is_https(self) -> bool:
+        """Whether browsers reach the page over TLS: then cookies are Secure."""
+        return bool(self.behind_proxy)

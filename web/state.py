@@ -1,0 +1,76 @@
+"""What the pages know of the run: the newest report, its history, and how the feed is doing."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from astraflow.contract.reports import Report
+from astraflow.runtime.clock import Clock
+from web.points import Point, Series
+from web.settings import STALE_AFTER_S
+
+
+class FeedState(Enum):
+    """The connection to dataflow."""
+
+    CONNECTING = "connecting"
+    """Nothing has arrived yet."""
+    LIVE = "live"
+    LOST = "lost"
+    """It failed after it was live."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """How the connection to dataflow is doing, with the cause when it is not well."""
+
+    state: FeedState
+    problem: str = ""
+
+
+class RunState:
+    """Written by the collector, read by everything else."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._received_at = 0.0
+        self.report: Report | None = None
+        self.series = Series()
+        self.feed = Feed(state=FeedState.CONNECTING)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the newest report arrived; None before the first."""
+        return None if self.report is None else self._clock.now() - self._received_at
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what the pages show is too old to act on."""
+        age_s = self.age_s
+        return age_s is None or age_s >= STALE_AFTER_S
+
+    def fill(self, report: Report) -> Point | None:
+        """Take a report of the past: its point only."""
+        return self.series.add(report)
+
+    def update(self, report: Report) -> Point | None:
+        """Take the newest report. None when its point is already there."""
+        self.report = report
+        self._received_at = self._clock.now()
+        self.feed = Feed(state=FeedState.LIVE)
+        return self.series.add(report)
+
+    def is_other_run(self, report: Report) -> bool:
+        """Whether a report continues nothing of what is shown: another name, or a sequence that went back."""
+        if self.report is None:
+            return False
+        return report.run != self.report.run or report.sequence < self.report.sequence
+
+    def forget(self) -> None:
+        """Begin anew, for another run."""
+        self.report = None
+        self.series = Series()
+
+    def lose(self, problem: str) -> None:
+        """Note that the feed failed, and why."""
+        state = FeedState.CONNECTING if self.report is None else FeedState.LOST
+        self.feed = Feed(state=state, problem=problem)
