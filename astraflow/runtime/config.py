@@ -64,18 +64,28 @@ def _shortened(value: object) -> str:
 
 
 def _keys_at(root: type[BaseModel], path: list[str]) -> list[str]:
-    """Field names of the model that `path` leads to, through nested models and maps of models."""
-    model: Any = root
+    """Field names of the model that `path` leads to, through nested models, and maps and lists of models."""
+    inside: Any = root
     for part in path:
-        if isinstance(model, type) and issubclass(model, BaseModel):
-            field = model.model_fields.get(part)
-            model = _model_in(field.annotation) if field else None
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+        inside = _member(inside, part)
+    return list(inside.model_fields) if _is_model(inside) else []
 
 
-def _model_in(annotation: Any) -> Any:
-    """The model in an annotation such as `Model`, `Model | None` or `dict[str, Model]`; None when there is none."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    found = (_model_in(argument) for argument in getattr(annotation, "__args__", ()))
-    return next((model for model in found if model is not None), None)
+def _member(annotation: Any, part: str) -> Any:
+    """What stands at `part` inside a value of that type; None when that is not a model or leads to none."""
+    if _is_model(annotation):
+        field = annotation.model_fields.get(part)
+        return _plain(field.annotation) if field else None
+    arguments = [argument for argument in getattr(annotation, "__args__", ()) if argument is not ...]
+    return _plain(arguments[-1]) if arguments else None  # of a map the value, of a list the item
+
+
+def _plain(annotation: Any) -> Any:
+    """The annotation without an `| None`."""
+    arguments = [argument for argument in getattr(annotation, "__args__", ()) if argument is not type(None)]
+    is_optional = type(None) in getattr(annotation, "__args__", ())
+    return arguments[0] if is_optional and len(arguments) == 1 else annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

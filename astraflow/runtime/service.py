@@ -46,10 +46,18 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> i
     try:
         uvloop.run(_with_stop(main))
     except* AstraFlowError as problems:
-        for problem in _leaves(problems):
+        for problem in leaves(problems):
             code = max(code, exit_code(problem))
             print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
     return code
+
+
+def leaves(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
+    """The errors in a group, at any depth."""
+    found: list[AstraFlowError] = []
+    for problem in group.exceptions:
+        found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return found
 
 
 async def run_until(stop: asyncio.Event, work: Awaitable[None], *, drain: Callable[[], Awaitable[None]]) -> None:
@@ -83,10 +91,3 @@ def _on_parent_pipe(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> Non
         log.warning("parent_gone")
         loop.remove_reader(sys.stdin.fileno())
         stop.set()
-
-
-def _leaves(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
-    found: list[AstraFlowError] = []
-    for problem in group.exceptions:
-        found += _leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
-    return found

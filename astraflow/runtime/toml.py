@@ -2,15 +2,47 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.config import Origin
 
 Values = dict[str, Any]
 
 _PLACE = re.compile(r"(?P<what>.*) \(at (?P<place>line \d+, column \d+|end of document)\)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Values that were written together."""
+
+    name: str
+    """Of the file, or of what else they come from."""
+    values: Values
+
+
+def stacked(layers: Sequence[Layer]) -> Values:
+    """What the layers say together; later ones state differences."""
+    values: Values = {}
+    for layer in layers:
+        values = merged(values, layer.values)
+    return values
+
+
+def origin_in(layers: Sequence[Layer]) -> Origin:
+    """Tells which layer wrote the value at a path of keys last; the last layer for what is written nowhere."""
+
+    def origin(path: Sequence[str]) -> str:
+        for length in range(len(path), 0, -1):
+            for layer in reversed(layers):
+                if _holds(layer.values, path[:length]):
+                    return layer.name
+        return layers[-1].name
+
+    return origin
 
 
 def read_toml(path: Path) -> Values:
@@ -65,6 +97,17 @@ def assignment(text: str) -> Values:
     for key in reversed(keys):
         result = {key: result}
     return dict(result)
+
+
+def _holds(values: Any, path: Sequence[str]) -> bool:
+    for key in path:
+        if isinstance(values, list) and key.isdecimal() and int(key) < len(values):
+            values = values[int(key)]
+        elif isinstance(values, Mapping) and key in values:
+            values = values[key]
+        else:
+            return False
+    return True
 
 
 def _value(text: str) -> Any:
