@@ -12,6 +12,7 @@ from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, Transfer, TransferKind
 from astraflow.runtime.aio import TRANSIENT, retry
+from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.chunks import split, transfer_of
 from astraflow.weights.delta import encode_delta
@@ -48,10 +49,13 @@ class Publisher:
     full.
     """
 
-    def __init__(self, client: WeightPlaneClient, policy: PolicyId, *, codec_threads: int = 1) -> None:
+    def __init__(
+        self, client: WeightPlaneClient, policy: PolicyId, *, codec_threads: int = 1, clock: Clock | None = None
+    ) -> None:
         self._client = client
         self._policy = policy
         self._codec_threads = codec_threads
+        self._clock = clock or SystemClock()
         self._base: tuple[Manifest, Buffer] | None = None
         self._in_flight: asyncio.Task[PublishStats] | None = None
 
@@ -151,6 +155,7 @@ class Publisher:
             lambda: self._client.publish(manifest, transfer, split(data)),
             what=f"publishing {self._policy} version {manifest.version}",
             retry_on=(*TRANSIENT, StorageFull),
+            clock=self._clock,
         )
 
 

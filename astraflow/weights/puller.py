@@ -19,6 +19,9 @@ from astraflow.weights.tensors import Buffer, VerifiedWeights, verify
 
 log = get_logger()
 
+REPLAN_DELAY_S = 0.1
+"""Pause before planning again, after the store has forgotten what was planned."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferStats:
@@ -99,6 +102,7 @@ class Puller:
                 return await self._pull()
             except (UnknownVersion, UnknownPolicy) as problem:
                 log.info("planning_again", policy=self._policy, problem=str(problem))
+                await self._clock.sleep(REPLAN_DELAY_S)
 
     async def _until_newer(self) -> None:
         async def first_notice() -> None:
