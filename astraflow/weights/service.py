@@ -17,14 +17,14 @@ log = get_logger()
 
 
 async def serve(
-    config: WeightsConfig, *, listen: Listen, directory: Path, stop: asyncio.Event, ready: Callable[[str], None]
+    config: WeightsConfig, *, listen: Listen, directory: Path, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
-    """Run the role until `stop` is set. `ready` is called once with the bound address.
+    """Run the role until `stop` is set. `on_ready` is called once with the bound address.
 
     Raises: InvalidInput when the port is taken, or the directory cannot be used.
     """
     async with running(config, listen=listen, directory=directory) as address:
-        ready(address)
+        on_ready(address)
         await stop.wait()
 
 

@@ -185,7 +185,7 @@ async def test_every_version_is_back_after_a_restart(tmp_path: Path) -> None:
 async def test_the_role_says_when_it_is_ready_and_stops_when_told(tmp_path: Path) -> None:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve(CONFIG, listen=Listen(token=TOKEN), directory=tmp_path, stop=stop, ready=ready.set_result)
+        serve(CONFIG, listen=Listen(token=TOKEN), directory=tmp_path, stop=stop, on_ready=ready.set_result)
     )
     async with client_of(await ready) as client:
         assert await client.versions(POLICY) == ()
