@@ -31,14 +31,15 @@ def hidden_states(
     model: PreTrainedModel,
     input_ids: Tensor,
     *,
-    position_ids: Tensor,
-    attention_mask: Tensor | None,
+    position_ids: Tensor | None = None,
+    attention_mask: Tensor | None = None,
     cache: Any = None,
 ) -> Tensor:
     """Run the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
-    attention_mask: bool, broadcastable to `[rows, heads, width, keys]`, True where a token may look; None is causal.
-    cache: has `update(keys, values, layer, ...)`, transformers' cache protocol; None keeps nothing.
+    position_ids: `[rows, width]`; None counts from 0. attention_mask: bool, broadcastable to `[rows, heads, width,
+    keys]`, True where a token may look; None is causal, which is faster. cache: transformers' cache protocol
+    (`update(keys, values, layer)` and its sizes); None keeps nothing.
     """
     if attention_mask is not None and model.config._attn_implementation == "eager":
         attention_mask = _additive(attention_mask, next(model.parameters()).dtype)
@@ -63,22 +64,34 @@ def logits_at(model: PreTrainedModel, hidden: Tensor, places: Tensor) -> Tensor:
     return logits.float()
 
 
-def check_head(model: PreTrainedModel) -> None:
-    """Raises: InvalidInput for a model that does more than `head(hidden)` to get its logits (soft caps, scales).
+def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """Move the model, and its parameters (only) to `dtype`: rotary frequencies must stay in float32."""
+    nn.Module.to(model, device=device)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model
 
-    `logits_at` would be wrong for it, silently; one forward over three tokens at start-up makes it loud.
+
+def check_supported(model: PreTrainedModel) -> None:
+    """Raises: InvalidInput for a model whose attention is not full or whose logits are not `head(hidden)`.
+
+    Trainer and engine would be wrong for it, silently; one forward over three tokens at start-up makes it loud.
     """
-    device = next(model.parameters()).device
-    ids = torch.tensor([[0, 1, 2]], device=device)
+    config, kind = model.config.get_text_config(), type(model).__name__
+    layer_types = set(getattr(config, "layer_types", None) or ())
+    if layer_types - {"full_attention"} or (not layer_types and getattr(config, "sliding_window", None)):
+        raise InvalidInput(
+            f"{kind} has layers that do not attend to everything: the local engine and trainer cannot run it"
+        )
+    ids = torch.tensor([[0, 1, 2]], device=model.device)
     with torch.inference_mode():
         expected = model(input_ids=ids, use_cache=False).logits[0].float()
-        hidden = hidden_states(model, ids, position_ids=torch.arange(3, device=device)[None], attention_mask=None)
-        found = logits_at(model, hidden, torch.arange(3, device=device))
+        found = logits_at(model, hidden_states(model, ids), torch.arange(3, device=model.device))
     gap = float((expected - found).abs().max())
-    if gap > _HEAD_TOLERANCE * max(1.0, float(expected.abs().max())):
+    if not gap <= _HEAD_TOLERANCE * max(1.0, float(expected.abs().max())):
         raise InvalidInput(
-            f"{type(model).__name__} does more than one linear layer between its last hidden state and its logits "
-            f"(they differ by {gap:.3g}); such models are not supported by the local engine and trainer"
+            f"{kind} does more than one linear layer between its last hidden state and its logits (they differ by "
+            f"{gap:.3g}): the local engine and trainer cannot run it"
         )
 
 

@@ -108,9 +108,7 @@ def _tokens(tokenizer: ChatTokenizer, question: str, answer: str) -> tuple[Int32
 
 def _answer_logprobs(model: PreTrainedModel, lesson: _Lesson) -> Tensor:
     """Logprob of each answer token given the right ones before it: `[answer tokens]`."""
-    positions = torch.arange(lesson.ids.shape[1])[None]
-    hidden = hidden_states(model, lesson.ids, position_ids=positions, attention_mask=None)
-    logprobs = logits_at(model, hidden, lesson.places).log_softmax(-1)
+    logprobs = logits_at(model, hidden_states(model, lesson.ids), lesson.places).log_softmax(-1)
     return logprobs.gather(-1, lesson.targets[:, None])[:, 0]
 
 

@@ -1,0 +1,54 @@
+"""Builders that need torch: small models and their weights as a node gets them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Dtype
+from astraflow.models import models
+from astraflow.models.causal import named_weights
+from astraflow.models.precision import bits_of
+from astraflow.weights.tensors import VerifiedWeights, build_layout
+
+TINY: Mapping[str, Any] = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
+"""A model whose step takes about a millisecond."""
+
+
+def model(seed: int = 0) -> PreTrainedModel:
+    """A small model with bf16 values in float32 tensors, as a CPU trainer holds them."""
+    made = models.build({**TINY, "seed": seed}).architecture()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    return made
+
+
+def published(
+    source: PreTrainedModel, version: int = 0, *, base: VerifiedWeights | None = None, dtype: Dtype = Dtype.BFLOAT16
+) -> VerifiedWeights:
+    """A model's weights as one version; with `base`, as a delta from it."""
+    tensors = {
+        name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in named_weights(source).items()
+    }
+    manifest, buffer = build_layout(tensors, policy=PolicyId("solver"), version=Version(version))
+    if base is None:
+        return VerifiedWeights(manifest=manifest, buffer=buffer)
+    changes = {}
+    for spec in manifest.tensors:
+        span = slice(spec.offset, spec.offset + spec.size_bytes)
+        width = f"<u{dtype.size_bytes}"
+        changes[spec.name] = np.flatnonzero(buffer[span].view(width) != base.buffer[span].view(width))
+    return VerifiedWeights(manifest=manifest, buffer=buffer, base=base.manifest.version, changes=changes)
+
+
+def logprobs(source: PreTrainedModel, tokens: np.ndarray[Any, Any], scored_from: int) -> np.ndarray[Any, Any]:
+    """Logprobs of `tokens[scored_from:]` by transformers' own forward, one sequence at a time: slow and obvious."""
+    ids = torch.from_numpy(tokens.astype(np.int64))[None]
+    with torch.no_grad():
+        all_logprobs = source(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
+    found = [float(all_logprobs[place - 1, int(tokens[place])]) for place in range(scored_from, len(tokens))]
+    return np.array(found, dtype=np.float32)

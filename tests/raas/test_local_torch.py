@@ -1,0 +1,314 @@
+"""The local torch engine passes as an engine, and writes what transformers' own forward would."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.contract.errors import Conflict, InternalError, InvalidInput, Unavailable
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.trajectories import Int32Array
+from astraflow.raas.engines import engines
+from astraflow.raas.engines.base import Engine, PauseMode
+from astraflow.weights.tensors import VerifiedWeights
+from tests import make_torch
+from tests.suites.engine_suite import Build, EngineSuite, Weights, serving, within
+
+PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
+
+
+def local(**options: Any) -> Engine:
+    return engines.build({"kind": "local_torch", "seed": 7, **options}, make_torch.TINY)
+
+
+def weights_of(version: int) -> VerifiedWeights:
+    return make_torch.published(make_torch.model(seed=version), version)
+
+
+class TestLocalTorchEngine(EngineSuite):
+    @pytest.fixture
+    def build(self) -> Build:
+        return local
+
+    @pytest.fixture
+    def weights(self) -> Weights:
+        return weights_of
+
+    @pytest.fixture
+    def prompt(self) -> Int32Array:
+        return PROMPT
+
+    @pytest.fixture
+    def long(self) -> Sampling:
+        return Sampling(max_new_tokens=400)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with serving(local, weights_of(0)) as served:
+        yield served
+
+
+def prompts(count: int, *, seed: int = 0) -> list[Int32Array]:
+    """Of many lengths, some of them equal."""
+    draws = np.random.default_rng(seed)
+    distinct = [draws.integers(4, 128, size=draws.integers(1, 30)).astype(np.int32) for _ in range(count)]
+    return [distinct[draws.integers(0, count)] for _ in range(count)]
+
+
+async def generated(engine: Engine, texts: list[Int32Array], sampling: Sampling) -> list[Generation]:
+    work = (engine.generate(f"request-{number}", text, sampling) for number, text in enumerate(texts))
+    return list(await within(asyncio.gather(*work)))
+
+
+@pytest.mark.anyio
+async def test_logprobs_are_those_of_a_plain_forward_whatever_else_runs(engine: Engine) -> None:
+    texts = prompts(40)
+
+    generations = await generated(engine, texts, Sampling(max_new_tokens=12))
+
+    for text, generation in zip(texts, generations, strict=True):
+        whole = np.concatenate([text, generation.tokens])
+        expected = make_torch.logprobs(make_torch.model(0), whole, len(text))
+        np.testing.assert_allclose(generation.logprobs, expected, atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_scores_are_those_of_a_plain_forward(engine: Engine) -> None:
+    texts = [text for text in prompts(30) if len(text) > 2]
+
+    scores = await within(asyncio.gather(*(engine.score(text, 2) for text in texts)))
+
+    for text, found in zip(texts, scores, strict=True):
+        np.testing.assert_allclose(found, make_torch.logprobs(make_torch.model(0), text, 2), atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_more_requests_than_fit_take_turns() -> None:
+    async with serving(lambda: local(max_sequences=4, cache_tokens=128, prefill_tokens=16), weights_of(0)) as engine:
+        texts = prompts(25)
+
+        generations = await generated(engine, texts, Sampling(max_new_tokens=9))
+
+        assert all(len(generation.tokens) == 9 for generation in generations)
+        whole = np.concatenate([texts[3], generations[3].tokens])
+        expected = make_torch.logprobs(make_torch.model(0), whole, len(texts[3]))
+        np.testing.assert_allclose(generations[3].logprobs, expected, atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_with_a_seed_a_request_writes_the_same_alone_and_in_company() -> None:
+    texts, sampling = prompts(20), Sampling(max_new_tokens=15, temperature=0.7)
+    async with serving(local, weights_of(0)) as engine:
+        together = await generated(engine, texts, sampling)
+    async with serving(local, weights_of(0)) as engine:
+        alone = await engine.generate("request-11", texts[11], sampling)
+
+    np.testing.assert_array_equal(alone.tokens, together[11].tokens)
+
+
+@pytest.mark.anyio
+async def test_members_of_a_group_write_different_answers(engine: Engine) -> None:
+    generations = await generated(engine, [PROMPT] * 8, Sampling(max_new_tokens=10))
+
+    assert len({generation.tokens.tobytes() for generation in generations}) == 8
+
+
+@pytest.mark.anyio
+async def test_a_stop_token_ends_a_generation_and_is_part_of_it(engine: Engine) -> None:
+    free = await engine.generate("a", PROMPT, Sampling(max_new_tokens=20))
+    stop = int(free.tokens[4])
+    first = free.tokens.tolist().index(stop)
+
+    stopped = await engine.generate("a", PROMPT, Sampling(max_new_tokens=20, stop_tokens=(stop,)))
+
+    assert stopped.finish is Finish.STOP
+    assert stopped.tokens.tolist() == free.tokens[: first + 1].tolist()
+
+
+@pytest.mark.anyio
+async def test_temperature_zero_takes_the_best_token_and_is_sure_of_it(engine: Engine) -> None:
+    cold = await engine.generate("a", PROMPT, Sampling(max_new_tokens=1, temperature=0.0))
+
+    with torch.no_grad():
+        logits = make_torch.model(0)(input_ids=torch.from_numpy(PROMPT.astype(np.int64))[None]).logits[0, -1]
+    assert cold.tokens[0] == int(logits.argmax())
+    assert cold.logprobs[0] == 0.0
+
+
+@pytest.mark.anyio
+async def test_a_patch_and_a_full_transfer_lead_to_the_same_weights() -> None:
+    first, second = weights_of(0), weights_of(1)
+    patch = make_torch.published(make_torch.model(1), 1, base=first)
+    text = prompts(1)[0]
+    text = np.tile(text, 3)
+    async with serving(local, first) as engine:
+        before = await engine.score(text, 1)
+        await engine.load(patch)
+        patched = await engine.score(text, 1)
+    async with serving(local, second) as engine:
+        full = await engine.score(text, 1)
+
+    np.testing.assert_array_equal(patched, full)
+    assert np.abs(before - patched).max() > 1e-3
+
+
+@pytest.mark.anyio
+async def test_a_patch_from_a_version_that_is_not_served_is_taken_as_a_whole() -> None:
+    patch = make_torch.published(make_torch.model(2), 2, base=weights_of(1))
+    async with serving(local, weights_of(0)) as engine:
+        await engine.load(patch)
+        found = await engine.score(PROMPT, 1)
+
+    np.testing.assert_allclose(found, make_torch.logprobs(make_torch.model(2), PROMPT, 1), atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_tokens_after_a_swap_have_the_logprobs_of_the_new_version_over_the_whole_text(engine: Engine) -> None:
+    running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=300)))
+    await asyncio.sleep(0.05)
+    await engine.load(weights_of(1))
+    generation = await within(running)
+
+    old = generation.spans[0].length
+    whole = np.concatenate([PROMPT, generation.tokens])
+    for seed, part in ((0, slice(0, old)), (1, slice(old, None))):
+        expected = make_torch.logprobs(make_torch.model(seed), whole, len(PROMPT))
+        np.testing.assert_allclose(generation.logprobs[part], expected[part], atol=1e-5)
+
+
+@pytest.mark.anyio
+async def test_a_score_that_meets_a_swap_is_of_one_version(engine: Engine) -> None:
+    text = np.tile(PROMPT, 60)
+    scoring = asyncio.create_task(engine.score(text, 1))
+    await asyncio.sleep(0.03)
+    await engine.load(weights_of(1))
+
+    np.testing.assert_allclose(await within(scoring), make_torch.logprobs(make_torch.model(1), text, 1), atol=1e-4)
+
+
+@pytest.mark.anyio
+async def test_weights_of_another_model_are_refused_and_the_old_ones_go_on(engine: Engine) -> None:
+    from astraflow.models import models
+
+    other = models.build({**make_torch.TINY, "layers": 1}).architecture()
+
+    with pytest.raises(InvalidInput, match=r"of another model: model\.layers\.1"):
+        await engine.load(make_torch.published(other, 1))
+
+    assert engine.version == 0
+    assert len(await engine.score(PROMPT, 1)) == 4
+
+
+@pytest.mark.anyio
+async def test_generation_ends_with_the_context(engine: Engine) -> None:
+    generation = await within(engine.generate("a", np.tile(PROMPT, 100), Sampling(max_new_tokens=100)))
+
+    assert len(generation.tokens) == 12
+    assert generation.finish is Finish.LENGTH
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("prompt", "sampling", "message"),
+    [
+        (np.empty(0, dtype=np.int32), Sampling(max_new_tokens=1), "0 tokens"),
+        (np.tile(PROMPT, 103), Sampling(max_new_tokens=1), "515 tokens"),
+        (np.array([128], dtype=np.int32), Sampling(max_new_tokens=1), "0 to 127"),
+        (PROMPT, Sampling(max_new_tokens=0), "max_new_tokens >= 1"),
+        (PROMPT, Sampling(max_new_tokens=1, top_p=0.0), "0 < top_p"),
+        (PROMPT, Sampling(max_new_tokens=1, temperature=-1.0), "temperature >= 0"),
+    ],
+)
+async def test_requests_that_cannot_be_served_say_why(
+    engine: Engine, prompt: Int32Array, sampling: Sampling, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        await engine.generate("a", prompt, sampling)
+
+
+@pytest.mark.anyio
+async def test_two_requests_with_one_id_are_refused(engine: Engine) -> None:
+    running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=50)))
+    await asyncio.sleep(0)
+
+    with pytest.raises(Conflict, match="'a' is in flight"):
+        await engine.generate("a", PROMPT, Sampling(max_new_tokens=1))
+
+    await within(running)
+
+
+@pytest.mark.anyio
+async def test_a_broken_step_reaches_every_caller_and_the_next_request_is_served(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for keys")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("astraflow.raas.engines.local.batcher.logits_at", fail)
+        outcomes = await within(
+            asyncio.gather(
+                *(engine.generate(f"{n}", PROMPT, Sampling(max_new_tokens=5)) for n in range(3)), return_exceptions=True
+            )
+        )
+
+    assert [type(outcome) for outcome in outcomes] == [MemoryError] * 3
+    assert len((await within(engine.generate("a", PROMPT, Sampling(max_new_tokens=5)))).tokens) == 5
+
+
+@pytest.mark.anyio
+async def test_broken_weights_are_an_error_and_not_a_token() -> None:
+    broken = make_torch.model(0)
+    broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
+    engine = local()
+
+    with pytest.raises(InvalidInput, match="differ by nan"):
+        await engine.load(make_torch.published(broken, 0))
+
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_weights_that_break_later_are_an_error_and_not_a_token(engine: Engine) -> None:
+    broken = make_torch.model(0)
+    broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
+    await engine.load(make_torch.published(broken, 1))
+
+    with pytest.raises(InternalError, match="not finite"):
+        await engine.generate("a", PROMPT, Sampling(max_new_tokens=5))
+
+
+@pytest.mark.anyio
+async def test_closing_leaves_no_thread_and_refuses_what_comes_later() -> None:
+    before = threading.active_count()
+    async with serving(local, weights_of(0)) as engine:
+        assert any(thread.name == "local_torch" for thread in threading.enumerate())
+
+    assert not any(thread.name == "local_torch" for thread in threading.enumerate())
+    assert threading.active_count() <= before + 1  # asyncio's own pool may keep one
+    with pytest.raises(Unavailable, match="closed"):
+        await engine.generate("a", PROMPT, Sampling(max_new_tokens=1))
+    await engine.close()
+
+
+@pytest.mark.anyio
+async def test_queued_requests_survive_a_keeping_pause_and_end_with_an_aborting_one() -> None:
+    async with serving(lambda: local(max_sequences=1), weights_of(0)) as engine:
+        texts = [PROMPT] * 3
+        kept = asyncio.create_task(generated(engine, texts, Sampling(max_new_tokens=100)))
+        await asyncio.sleep(0.02)
+        await engine.pause(PauseMode.KEEP)
+        await engine.resume()
+        assert all(generation.finish is Finish.LENGTH for generation in await within(kept))
+
+        cut = asyncio.create_task(generated(engine, texts, Sampling(max_new_tokens=400)))
+        await asyncio.sleep(0.02)
+        await engine.pause(PauseMode.ABORT)
+        generations = await within(cut)
+        assert [generation.finish for generation in generations] == [Finish.ABORT] * 3
+        assert len(generations[2].tokens) == 0
