@@ -119,6 +119,11 @@ def packaged_recipes() -> list[str]:
     return sorted(str(name.parent if name.name == "recipe" else name) for name in names)
 
 
+def summary_of(file: Path) -> str:
+    """What a recipe file says about itself in one sentence. Raises: InvalidInput."""
+    return str(stacked(_layers(file)).get("summary", ""))
+
+
 def snapshot(recipe: Recipe) -> str:
     """The recipe as JSON, complete: `load_recipe` reads it back from a file that ends in `.json`."""
     of_this_process = {"name", "hardware"} - recipe.nodes.model_fields_set
@@ -128,6 +133,11 @@ def snapshot(recipe: Recipe) -> str:
 def dataflow_config(recipe: Recipe, *, run: str) -> DataflowConfig:
     """What the dataflow service of the run called `run` is told."""
     return DataflowConfig.parse({**recipe.dataflow, **_dataflow_values(recipe), "run": run}, where="dataflow")
+
+
+def weights_config(recipe: Recipe) -> WeightsConfig:
+    """What the weight store is told."""
+    return recipe.weights
 
 
 def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:

@@ -103,6 +103,10 @@ class Supervisor:
         keeper = next(keeper for keeper in self._keepers if keeper.program.name == name)
         return await keeper.announcement()
 
+    async def left(self, name: str) -> None:
+        """Wait until the program called `name`, which may leave by itself, has done so."""
+        await next(keeper for keeper in self._keepers if keeper.program.name == name).stopped()
+
     async def _stop(self) -> None:
         for wave in sorted({keeper.program.stop_wave for keeper in self._keepers}):
             await asyncio.gather(*(keeper.stop() for keeper in self._keepers if keeper.program.stop_wave == wave))
@@ -159,10 +163,14 @@ class _Keeper:
             ) from None
         return self._where
 
+    async def stopped(self) -> None:
+        """Wait until the program has ended for good."""
+        await self._stopped.wait()
+
     async def stop(self) -> None:
         """Ask the program to end, kill it if it does not, and return once it is gone."""
         self._stopping.set()
-        await self._stopped.wait()
+        await self.stopped()
 
     async def _live(self) -> int | None:
         """One life of the program: its exit code, or None when it was told to stop."""

@@ -93,10 +93,18 @@ def assignment(text: str) -> Values:
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
         raise InvalidInput(f"{text!r} is not an override: write key=value, as in policies.solver.batch_groups=16")
-    result: Any = _value(value.strip())
+    result: Any = toml_value(value.strip())
     for key in reversed(keys):
         result = {key: result}
     return dict(result)
+
+
+def toml_value(text: str) -> Any:
+    """A value as it stands behind an equals sign; what is not TOML is taken as a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _holds(values: Any, path: Sequence[str]) -> bool:
@@ -108,13 +116,6 @@ def _holds(values: Any, path: Sequence[str]) -> bool:
         else:
             return False
     return True
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _is_other_kind(known: Mapping[str, Any], value: Mapping[str, Any]) -> bool:

@@ -1,0 +1,5 @@
+"""`python -m astraflow.cli`."""
+
+from astraflow.cli.main import main
+
+main()

@@ -1,0 +1,33 @@
+"""Finding the run of this machine, for whoever does not say which."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astraflow.cli.options import TOKEN, read_token
+from astraflow.cli.rundir import active_runs
+from astraflow.contract.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where a run is, and what opens it."""
+
+    address: str
+    token: str = field(repr=False)
+
+
+def find_run(address: str, token: str, token_file: Path | None) -> Door:
+    """The run at `address` with the token that was given; what was left out is taken from the latest active run here.
+
+    Raises: InvalidInput when no run is active on this machine, or no token is known for `address`.
+    """
+    token = token or read_token(token_file)
+    if address and token:
+        return Door(address=address, token=token)
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.dataflow and address in ("", facts.dataflow):
+            return Door(address=facts.dataflow, token=token or directory.token)
+    if address:
+        raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
+    raise InvalidInput("no run is active on this machine: start one (astraflow demo), or give its ADDRESS and token")

@@ -1,0 +1,49 @@
+"""The `astraflow` command."""
+
+import sys
+
+import typer
+
+from astraflow.cli.inspect import doctor, recipes, report
+from astraflow.cli.run import demo, prepare, run
+from astraflow.cli.serve import join, serve
+from astraflow.contract.errors import AstraFlowError
+
+app = typer.Typer(
+    help="Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # an error people can act on is a sentence (below); a defect shows all of itself
+    add_completion=False,
+)
+app.command()(demo)
+app.command()(run)
+app.command()(join)
+app.command()(report)
+app.command()(recipes)
+app.command()(doctor)
+app.command()(prepare)
+app.add_typer(serve, name="serve")
+
+
+def main() -> None:
+    """Run the command line. What people can act on ends as one sentence and a code that is not 0."""
+    try:
+        app()
+    except AstraFlowError as problem:
+        fail(problem)
+    except OSError as problem:
+        from astraflow.cli.rundir import explained
+
+        fail(explained(problem, problem.filename or "a file"))
+
+
+def fail(problem: AstraFlowError) -> None:
+    """End the process with a sentence."""
+    from astraflow.runtime.service import exit_code
+
+    print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (a command line speaks to people)
+    sys.exit(exit_code(problem))
+
+
+if __name__ == "__main__":
+    main()

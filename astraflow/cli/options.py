@@ -1,0 +1,51 @@
+"""Command-line options that several commands share, and the values they stand for."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from astraflow.contract.errors import InvalidInput
+
+TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the name of the variable, not the token)
+"""Environment variable that holds the run token."""
+
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one value of the recipe, as in stop.steps=50."),
+]
+RecipeArgument = Annotated[str, typer.Argument(help="Name of a recipe (see: astraflow recipes), or a path to one.")]
+Token = Annotated[str, typer.Option(help=f"The run token; better in a file, or in the variable {TOKEN}.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help=f"File that holds the run token; otherwise the variable {TOKEN} does.")
+]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Directory = Annotated[Path, typer.Option(help="Where it keeps what must survive a restart.")]
+TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
+TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
+TlsClientCa = Annotated[
+    Path | None, typer.Option(help="Let in only clients with a certificate of this authority (PEM).")
+]
+TlsCa = Annotated[
+    Path | None, typer.Option(help="Reach services over TLS and check them against this authority (PEM).")
+]
+TlsClientCertificate = Annotated[Path | None, typer.Option(help="Certificate to show to services that ask (PEM).")]
+TlsClientKey = Annotated[Path | None, typer.Option(help="The client certificate's key (PEM).")]
+
+
+def read_token(file: Path | None) -> str:
+    """The run token from `file`, or from the environment; empty when there is none.
+
+    Raises: InvalidInput for a file that cannot be read or is empty.
+    """
+    if file is None:
+        return os.environ.get(TOKEN, "")
+    try:
+        token = file.read_text().strip()
+    except OSError as problem:
+        raise InvalidInput(f"the token file {file} cannot be read: {problem.strerror}") from None
+    if not token:
+        raise InvalidInput(f"the token file {file} is empty: it must hold the run token")
+    return token

@@ -1,0 +1,33 @@
+"""What a recipe's models need before they can be trained: a short supervised start, made once and cached."""
+
+from astraflow.cli.child import PROGRESS
+from astraflow.datasets import datasets
+from astraflow.datasets.base import examples
+from astraflow.models import models
+from astraflow.models.base import OnProgress, WarmStartProgress
+from astraflow.recipe import Recipe
+
+
+def unprepared(recipe: Recipe) -> list[str]:
+    """The policies whose models are yet to be made."""
+    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_from is not None]
+
+
+def prepare_models(recipe: Recipe) -> None:
+    """Make them, telling on standard output how far it is. Raises: InvalidInput when one does not get there."""
+    for policy in unprepared(recipe):
+        source = models.build(recipe.policies[policy].model)
+        if source.examples_from is not None:  # else it shares the model of a policy before it
+            dataset = datasets.build(source.examples_from, recipe.seed)
+            source.prepare(examples(dataset, seed=recipe.seed), _tell(policy))
+
+
+def _tell(policy: str) -> OnProgress:
+    def tell(progress: WarmStartProgress) -> None:
+        print(  # noqa: T201 (a line for the parent process: see cli.child)
+            f"{PROGRESS}warm start of {policy}: step {progress.step}, {progress.accuracy:.0%} of its answers right, "
+            f"{progress.target_accuracy:.0%} wanted",
+            flush=True,
+        )
+
+    return tell

@@ -1,0 +1,134 @@
+"""The processes that a recipe's run is made of, as command lines."""
+
+import os
+import sys
+from dataclasses import dataclass
+
+from astraflow.cli.child import Program
+from astraflow.cli.options import TOKEN
+from astraflow.cli.preparation import unprepared
+from astraflow.cli.rundir import RunDirectory
+from astraflow.recipe import Recipe
+
+WEIGHTS, DATAFLOW, WEB, PREPARE = "weights", "dataflow", "web", "prepare"
+"""Names of the processes there is one of."""
+
+SERVICES_LAST = 1
+"""Stop wave of what the others say goodbye to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the services of a run listen: chosen once, the same after every restart."""
+
+    host: str
+    dataflow_port: int
+    weights_port: int
+    web_port: int
+
+    @property
+    def dataflow(self) -> str:
+        """`HOST:PORT`."""
+        return f"{self.host}:{self.dataflow_port}"
+
+    @property
+    def weights(self) -> str:
+        """`HOST:PORT`."""
+        return f"{self.host}:{self.weights_port}"
+
+
+class Programs:
+    """Command lines of one run. Every role is `astraflow serve ROLE` on the recipe's snapshot in the run directory."""
+
+    def __init__(self, recipe: Recipe, directory: RunDirectory, places: Places) -> None:
+        self._recipe = recipe
+        self._directory = directory
+        self._places = places
+
+    def weights(self) -> Program:
+        """The weight store."""
+        options = ["--host", self._places.host, "--port", str(self._places.weights_port)]
+        return self._role(WEIGHTS, [*self._state(WEIGHTS), *options], stop_wave=SERVICES_LAST)
+
+    def dataflow(self) -> Program:
+        """The dataflow service."""
+        options = ["--host", self._places.host, "--port", str(self._places.dataflow_port)]
+        naming = ["--run", self._directory.facts.run, "--weights", self._places.weights]
+        return self._role(DATAFLOW, [*self._state(DATAFLOW), *naming, *options], stop_wave=SERVICES_LAST)
+
+    def trainers(self) -> list[Program]:
+        """One for each policy."""
+        return [
+            self._role(
+                "trainer",
+                ["--policy", policy, "--dataflow", self._places.dataflow, *self._state(f"trainer-{policy}")],
+                name=f"trainer-{policy}",
+                announces=False,
+            )
+            for policy in self._recipe.policies
+        ]
+
+    def nodes(self) -> list[Program]:
+        """The RaaS nodes of this machine."""
+        return [self._node(f"node-{number}") for number in range(1, self._recipe.nodes.count + 1)]
+
+    def preparation(self) -> Program | None:
+        """Makes the models that need making before they can be trained, with all cores; None when none does."""
+        if not unprepared(self._recipe):
+            return None
+        return self._program(
+            PREPARE, ["prepare", str(self._directory.recipe_file)], threads=os.cpu_count() or 1, may_leave=True
+        )
+
+    def web(self) -> Program:
+        """The page."""
+        listen = ["--host", self._places.host, "--port", str(self._places.web_port)]
+        return self._program(
+            WEB, ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen], announces=True
+        )
+
+    def _node(self, name: str) -> Program:
+        return self._role(
+            "node", ["--dataflow", self._places.dataflow, "--name", name], name=name, announces=False, may_leave=True
+        )
+
+    def _role(
+        self,
+        role: str,
+        options: list[str],
+        *,
+        name: str = "",
+        announces: bool = True,
+        may_leave: bool = False,
+        stop_wave: int = 0,
+    ) -> Program:
+        return self._program(
+            name or role,
+            ["serve", role, str(self._directory.recipe_file), *options],
+            announces=announces,
+            may_leave=may_leave,
+            stop_wave=stop_wave,
+        )
+
+    def _program(
+        self,
+        name: str,
+        arguments: list[str],
+        *,
+        announces: bool = False,
+        may_leave: bool = False,
+        stop_wave: int = 0,
+        threads: int = 1,
+    ) -> Program:
+        return Program(
+            name=name,
+            argv=(sys.executable, "-m", "astraflow.cli", *arguments),
+            log=self._directory.log(name),
+            environment={TOKEN: self._directory.token, "OMP_NUM_THREADS": str(threads)},
+            announces=announces,
+            may_leave=may_leave,
+            stop_wave=stop_wave,
+        )
+
+    def _state(self, role: str) -> list[str]:
+        return ["--directory", str(self._directory.state(role))]

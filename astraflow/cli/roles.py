@@ -1,0 +1,136 @@
+"""One role in this process, until it is told to stop. What a role needs is imported by the function that starts it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from astraflow.cli.rundir import explained
+from astraflow.contract.errors import InvalidInput
+from astraflow.raas.config import RaasConfig
+from astraflow.raas.engines import engines
+from astraflow.recipe import dataflow_config, load_recipe, node_config, trainer_config, weights_config
+from astraflow.runtime import logs
+from astraflow.runtime.service import run_process
+from astraflow.runtime.toml import toml_value
+from astraflow.wire.channel import ClientTls
+from astraflow.wire.server import Listen, ServerTls
+
+
+def run_dataflow(recipe: str, overrides: list[str], *, run: str, weights: str, directory: Path, listen: Listen) -> int:
+    """The dataflow service; returns the exit code."""
+    from astraflow.dataflow.service import serve
+
+    _log("dataflow")
+    loaded = load_recipe(recipe, overrides, checks_plugins=False)
+    config = dataflow_config(loaded, run=run or loaded.name)
+    return run_process(
+        lambda stop: serve(
+            config, listen=listen, directory=_made(directory), weights_address=weights, stop=stop, on_ready=announce
+        )
+    )
+
+
+def run_weights(recipe: str, overrides: list[str], *, directory: Path, listen: Listen) -> int:
+    """The weight store; returns the exit code."""
+    from astraflow.weights.service import serve
+
+    _log("weights")
+    config = weights_config(load_recipe(recipe, overrides, checks_plugins=False))
+    return run_process(
+        lambda stop: serve(config, listen=listen, directory=_made(directory), stop=stop, on_ready=announce)
+    )
+
+
+def run_trainer(
+    recipe: str,
+    overrides: list[str],
+    *,
+    policy: str,
+    dataflow: str,
+    token: str,
+    tls: ClientTls | None,
+    directory: Path,
+) -> int:
+    """The trainer of one policy; returns the exit code."""
+    from astraflow.trainer.service import serve
+
+    _log("trainer")
+    config = trainer_config(load_recipe(recipe, overrides, checks_plugins=False), policy)
+    return run_process(
+        lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, directory=_made(directory), stop=stop)
+    )
+
+
+def run_node(config: RaasConfig, *, dataflow: str, token: str, tls: ClientTls | None) -> int:
+    """A RaaS node; returns the exit code."""
+    from astraflow.raas.service import serve
+
+    _log("node")
+    return run_process(lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, stop=stop))
+
+
+def recipe_node(recipe: str, overrides: list[str], *, name: str) -> RaasConfig:
+    """One of the nodes that a recipe asks for."""
+    return node_config(load_recipe(recipe, overrides, checks_plugins=False), name=name)
+
+
+def own_node(*, engine: str, **options: Any) -> RaasConfig:
+    """A node by hand; options that are None keep their defaults.
+
+    engine: a kind, or a TOML table with `kind` and its options; empty for what the run suggests.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    if engine:
+        spec = toml_value(engine)
+        given["engine"] = spec if isinstance(spec, dict) else {"kind": engine}
+        engines.check(given["engine"])
+    return RaasConfig.parse(given, where="join")
+
+
+def run_web(*, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str) -> int:
+    """The page: this process becomes the web process, which knows AstraFlow only by its address."""
+    _made(directory)
+    arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
+    environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
+    command = [sys.executable, "-m", "web", *arguments, *(["--recipe", recipe] if recipe else [])]
+    os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
+
+
+def announce(where: str) -> None:
+    """Tell the parent process, or the person, that the service can be used now."""
+    print(f"ready {where}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child.READY)
+
+
+def client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
+    """How to reach services, or None for without TLS. Raises: InvalidInput for half of a pair."""
+    if ca is None and certificate is None and key is None:
+        return None
+    if ca is None or (certificate is None) != (key is None):
+        raise InvalidInput("TLS needs --tls-ca, and --tls-client-certificate and --tls-client-key only together")
+    return ClientTls(ca=ca, certificate=certificate, key=key)
+
+
+def listening(
+    host: str, port: int, token: str, certificate: Path | None, key: Path | None, client_ca: Path | None
+) -> Listen:
+    """Where to listen, as the options of a `serve` command say. Raises: InvalidInput for half of a TLS pair."""
+    tls = None
+    if certificate is not None or key is not None or client_ca is not None:
+        if certificate is None or key is None:
+            raise InvalidInput("TLS needs --tls-certificate and --tls-key together")
+        tls = ServerTls(certificate=certificate, key=key, client_ca=client_ca)
+    return Listen(host=host, port=port, token=token, tls=tls)
+
+
+def _log(role: str) -> None:
+    logs.configure()
+    logs.bind(role=role)
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise explained(problem, str(directory)) from None
+    return directory

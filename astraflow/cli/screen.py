@@ -1,0 +1,117 @@
+"""What the terminal shows while a run goes on: one line that lives, or a plain line now and then."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from astraflow.cli.tally import Summary
+from astraflow.contract.reports import NodeState, Report, StreamReport
+from astraflow.runtime.clock import Clock, SystemClock
+
+PLAIN_EVERY_S = 5.0
+"""Seconds between progress lines when nobody looks at a terminal."""
+
+
+class Screen:
+    """A `with`: messages above, the state of the run below."""
+
+    def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
+        self._console = console
+        self._clock = clock or SystemClock()
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._plain_due_at = self._clock.now()
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, message: str, *, style: str = "") -> None:
+        """A line that stays."""
+        self._console.print(Text(message, style=style), soft_wrap=True)
+
+    def status(self, message: str) -> None:
+        """What is going on before there are figures."""
+        self._show(Text(message, style="dim"), lambda: message)
+
+    def progress(self, report: Report) -> None:
+        """The figures now."""
+        lines = progress_lines(report)
+        self._show(Text("\n").join(Text(line) for line in lines), lambda: "\n".join(lines))
+
+    def _show(self, live: Text, plain: Callable[[], str]) -> None:
+        if self._live:
+            self._live.update(live, refresh=True)
+        elif self._clock.now() >= self._plain_due_at:
+            self._plain_due_at = self._clock.now() + PLAIN_EVERY_S
+            self._console.print(Text(plain()), soft_wrap=True)
+
+
+def progress_lines(report: Report) -> list[str]:
+    """One line for each policy; names only when there are several."""
+    nodes = sum(node.state in (NodeState.READY, NodeState.DRAINING) for node in report.nodes)
+    rollouts_per_s = sum(node.episodes_per_s for node in report.nodes)
+    tail = f"rollouts {rollouts_per_s:.0f}/s  nodes {nodes}"
+    several = len(report.streams) > 1
+    return [f"{stream.policy + '  ' if several else ''}{_figures(stream)}  {tail}" for stream in report.streams]
+
+
+def summary_table(summary: Summary) -> Table:
+    """The end of a run for people."""
+    table = Table(title="learned" if summary.learned else "not learned", title_justify="left", show_header=False)
+    for policy in summary.policies:
+        table.add_row(
+            f"reward of {policy.policy}, first → last",
+            f"{_number(policy.reward_first)} → {_number(policy.reward_last)}",
+        )
+        table.add_row("steps", f"{policy.steps}")
+        table.add_row("trainer waited", f"{policy.wait_fraction:.0%}")
+    table.add_row("seconds, of these training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
+    full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
+    table.add_row("weights fetched whole", f"{size(full)} in {summary.weight_updates_full} updates")
+    table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
+    gap = summary.logprob_gap_max
+    table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
+    table.add_row("restarts", str(summary.restarts))
+    table.add_row("ledger", "balances" if summary.balanced else "\n".join(summary.imbalances))
+    if summary.simulated:
+        table.add_row("stand-ins", ", ".join(summary.simulated))
+    table.add_row("ended because", summary.reason)
+    return table
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(1_234_567)
+    '1.2 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _figures(stream: StreamReport) -> str:
+    recent = stream.rewards[-10:]
+    reward = sum(recent) / len(recent) if recent else stream.reward_produced
+    return (
+        f"step {stream.steps}  reward {reward:.3f}  version {stream.version}  wait {stream.wait_fraction:.0%}  "
+        f"buffer {stream.buffered}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.3f}"

@@ -1,0 +1,151 @@
+"""Commands that run one role: `astraflow serve ROLE`, and `astraflow join` for a node by hand."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from astraflow.cli.options import (
+    Directory,
+    Host,
+    Overrides,
+    Port,
+    RecipeArgument,
+    TlsCa,
+    TlsCertificate,
+    TlsClientCa,
+    TlsClientCertificate,
+    TlsClientKey,
+    TlsKey,
+    Token,
+    TokenFile,
+    read_token,
+)
+
+serve = typer.Typer(help="Run one role of a run, until it is told to stop.", no_args_is_help=True)
+
+Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
+
+
+@serve.command()
+def dataflow(
+    recipe: RecipeArgument,
+    weights: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the weight store, as others reach it.")],
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    run: Annotated[str, typer.Option(help="Name of the run; the recipe's by default.")] = "",
+    directory: Directory = Path("dataflow"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+) -> None:
+    """The dataflow service: hands out tasks, serves batches, keeps the ledger."""
+    from astraflow.cli.roles import listening, run_dataflow
+
+    listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
+    raise typer.Exit(run_dataflow(recipe, overrides, run=run, weights=weights, directory=directory, listen=listen))
+
+
+@serve.command()
+def weights(
+    recipe: RecipeArgument,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    directory: Directory = Path("weights"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+) -> None:
+    """The weight store: keeps versions and serves them whole or as deltas."""
+    from astraflow.cli.roles import listening, run_weights
+
+    listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
+    raise typer.Exit(run_weights(recipe, overrides, directory=directory, listen=listen))
+
+
+@serve.command()
+def trainer(
+    recipe: RecipeArgument,
+    dataflow: Dataflow,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    policy: Annotated[str, typer.Option(help="The policy to train; needed when the recipe has several.")] = "",
+    directory: Directory = Path("trainer"),
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """The trainer of one policy: pulls batches, publishes weights."""
+    from astraflow.cli.roles import client_tls, run_trainer
+
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    token = read_token(token_file)
+    raise typer.Exit(
+        run_trainer(recipe, overrides, policy=policy, dataflow=dataflow, token=token, tls=tls, directory=directory)
+    )
+
+
+@serve.command()
+def web(
+    dataflow: Dataflow,
+    directory: Directory = Path("web"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
+    token_file: TokenFile = None,
+) -> None:
+    """The web page over a run."""
+    from astraflow.cli.roles import run_web
+
+    token = read_token(token_file)
+    run_web(dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token)
+
+
+@serve.command()
+def node(
+    recipe: RecipeArgument,
+    dataflow: Dataflow,
+    name: Annotated[str, typer.Option(help="Its name: stable over restarts, and no other node's.")],
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """A RaaS node as the recipe describes them."""
+    from astraflow.cli.roles import client_tls, recipe_node, run_node
+
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    config = recipe_node(recipe, overrides, name=name)
+    raise typer.Exit(run_node(config, dataflow=dataflow, token=read_token(token_file), tls=tls))
+
+
+def join(
+    address: Annotated[
+        str, typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of dataflow; the run on this machine by default.")
+    ] = "",
+    token: Token = "",
+    token_file: TokenFile = None,
+    engine: Annotated[
+        str, typer.Option(help="Kind of engine, or a TOML table of its options; the run's own by default.")
+    ] = "",
+    capacity: Annotated[int | None, typer.Option(min=1, help="Episodes to run at once.")] = None,
+    name: Annotated[str | None, typer.Option(help="Stable over restarts, and no other node's.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Nodes of one pool are sized together.")] = None,
+    region: Annotated[str | None, typer.Option(help="Where it stands, for the report.")] = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """Add this machine to a run as a RaaS node, until Ctrl-C."""
+    from astraflow.cli.local import find_run
+    from astraflow.cli.roles import client_tls, own_node, run_node
+
+    door = find_run(address, token, token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    config = own_node(engine=engine, capacity=capacity, name=name, pool=pool, region=region)
+    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls))

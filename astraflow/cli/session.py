@@ -1,0 +1,251 @@
+"""A whole run on this machine, from the first process to the summary."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+import webbrowser
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from astraflow.cli.ports import free_ports, is_free
+from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs
+from astraflow.cli.rundir import RunDirectory, explained
+from astraflow.cli.screen import Screen, summary_table
+from astraflow.cli.supervisor import Happening, Supervisor
+from astraflow.cli.tally import Summary, Tally
+from astraflow.cli.watch import reports
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import Report
+from astraflow.recipe import Recipe, snapshot
+from astraflow.runtime import logs
+from astraflow.runtime.service import EXIT_FAILED, leaves, run_process, run_until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """How a run is watched."""
+
+    is_headless: bool
+    """It ends by itself when it has learned, or may go no further."""
+    has_web: bool
+    opens_browser: bool
+    """Open the page in one, if this machine shows any."""
+    limit_s: float | None
+    """Seconds since `began_at` after which it ends either way."""
+    began_at: float
+    """`time.monotonic()` when the command began."""
+
+
+class Session:
+    """Starts the processes in order, follows the report, and ends when it is time."""
+
+    def __init__(
+        self, recipe: Recipe, directory: RunDirectory, places: Places, screen: Screen, options: SessionOptions
+    ) -> None:
+        self._programs = Programs(recipe, directory, places)
+        self._directory = directory
+        self._places = places
+        self._screen = screen
+        self._options = options
+        self._stop_at = recipe.stop
+        self._tally = Tally([PolicyId(policy) for policy in recipe.policies], recipe.stop)
+        self._pids: dict[str, int] = {}
+        self._busy_with = "starting"
+        self._reason = "stopped by hand"
+
+    async def run(self, stop: asyncio.Event) -> Summary:
+        """Everything, until it is done, fails, or `stop` is set; all processes are gone afterwards."""
+        supervisor = Supervisor(self._on_happening)
+        ended_at: float | None = None
+        has_failed = False
+        try:
+            async with supervisor:
+                await run_until(stop, self._work(supervisor), drain=self._nothing_to_finish)
+                ended_at = time.monotonic()
+                self._screen.status("stopping")
+        except* AstraFlowError as problems:
+            has_failed = True
+            self._reason = "; ".join(str(problem) for problem in leaves(problems))
+        return self._tally.summary(
+            reason=self._reason,
+            has_failed=has_failed,
+            began_at=self._options.began_at,
+            ended_at=ended_at or time.monotonic(),
+            restarts=supervisor.restarts,
+        )
+
+    async def _work(self, supervisor: Supervisor) -> None:
+        options = self._options
+        try:
+            async with asyncio.timeout_at(_on_loop(options.began_at + options.limit_s) if options.limit_s else None):
+                await self._start_services(supervisor)
+                async with asyncio.TaskGroup() as tasks:
+                    starting = [
+                        tasks.create_task(self._start_trainers(supervisor)),
+                        tasks.create_task(self._show_page(supervisor)),
+                    ]
+                    self._reason = await self._follow()
+                    for task in starting:
+                        task.cancel()
+        except TimeoutError:
+            self._reason = f"the time limit of {options.limit_s:g} s was reached"
+
+    async def _nothing_to_finish(self) -> None:
+        """The processes finish what they have to finish by themselves."""
+
+    async def _start_services(self, supervisor: Supervisor) -> None:
+        supervisor.start(self._programs.weights())
+        supervisor.start(self._programs.dataflow())
+        if self._options.has_web:
+            supervisor.start(self._programs.web())
+        await supervisor.ready(WEIGHTS)
+        await supervisor.ready(DATAFLOW)
+        self._busy_with = "waiting for the first step"
+        for node in self._programs.nodes():
+            supervisor.start(node)
+
+    async def _start_trainers(self, supervisor: Supervisor) -> None:
+        preparation = self._programs.preparation()
+        if preparation is not None:
+            supervisor.start(preparation)
+            self._screen.say("Preparing the model: a short supervised start, made once and cached")
+            await supervisor.left(PREPARE)
+        for trainer in self._programs.trainers():
+            supervisor.start(trainer)
+
+    async def _show_page(self, supervisor: Supervisor) -> None:
+        if not self._options.has_web:
+            return
+        url = await supervisor.ready(WEB)
+        self._screen.say(f"The run's page: {url}", style="bold")
+        if self._options.opens_browser and has_display():
+            await asyncio.to_thread(webbrowser.open, url)
+
+    async def _follow(self) -> str:
+        """Take in reports until the run is done; returns why it is."""
+        reason = ""
+        async with aclosing(reports(self._places.dataflow, token=self._directory.token)) as following:
+            async for report in following:
+                if isinstance(report, AstraFlowError):
+                    self._screen.status(f"dataflow is away: {report}")
+                    continue
+                self._take(report)
+                reason = self._end()
+                if reason and self._options.is_headless:
+                    break
+        return reason
+
+    def _take(self, report: Report) -> None:
+        had_learned = self._tally.has_learned
+        self._tally.observe(report)
+        if any(stream.steps for stream in report.streams):
+            self._screen.progress(report)
+        else:
+            self._screen.status(f"{self._busy_with}; {len(report.nodes)} nodes have joined")
+        if self._tally.has_learned and not had_learned and not self._options.is_headless:
+            self._screen.say(f"Learned: {self._end()}. The run goes on; Ctrl-C ends it.", style="green")
+
+    def _end(self) -> str:
+        """Why the run is done; empty while it is not."""
+        stop = self._stop_at
+        if self._tally.has_learned and stop.reward is not None:
+            return f"the mean reward of the last {stop.window_steps} steps reached {stop.reward:g}"
+        if self._tally.has_learned:
+            return f"the {stop.steps} steps it was to make are made"
+        if self._tally.is_out_of_steps:
+            return f"{stop.steps} steps were made and the mean reward did not reach {stop.reward:g}"
+        return ""
+
+    def _on_happening(self, happening: Happening) -> None:
+        program, message = happening.program, happening.message
+        if happening.kind == "started":
+            self._pids[program] = happening.pid
+        elif happening.kind == "progress":
+            self._busy_with = message
+        elif happening.kind == "died":
+            self._screen.say(f"{program} {message}; starting it again", style="yellow")
+        elif happening.kind == "left" and program != PREPARE:
+            self._screen.say(f"{program} left the run")
+        try:
+            self._directory.note_happening(f"{program} {happening.kind} {message}".rstrip(), self._pids)
+        except AstraFlowError as problem:
+            self._screen.say(str(problem), style="yellow")
+
+
+def run_here(
+    recipe: Recipe,
+    options: SessionOptions,
+    *,
+    directory: Path | None,
+    host: str,
+    web_port: int,
+    summary_file: Path | None,
+) -> int:
+    """Run a recipe to its end on this machine and say what came of it; returns the exit code.
+
+    Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
+    """
+    logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children begin with exec; else gRPC remarks on each start
+    console = Console(stderr=False, highlight=False)
+    places = _places(host, web_port)
+    outcome: list[Summary] = []
+    with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
+        opened.note(dataflow=places.dataflow, weights=places.weights)
+
+        async def main(stop: asyncio.Event) -> None:
+            with Screen(console) as screen:
+                screen.say(f"Run {opened.facts.run}; its folder: {opened.path}")
+                outcome.append(await Session(recipe, opened, places, screen, options).run(stop))
+
+        code = run_process(main)
+    if not outcome:
+        return code or EXIT_FAILED
+    summary = outcome[0]
+    console.print(summary_table(summary))
+    if summary_file is not None:
+        _write_summary(summary_file, summary, opened)
+    has_done_its_job = not options.is_headless and summary.balanced and not summary.failed
+    return 0 if has_done_its_job else summary.exit_code
+
+
+def has_display() -> bool:
+    """Whether a browser could show something here; the text browsers that also answer would take the terminal."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _on_loop(at: float) -> float:
+    """A moment of `time.monotonic()` on the running loop's clock."""
+    return asyncio.get_running_loop().time() + at - time.monotonic()
+
+
+def _places(host: str, web_port: int) -> Places:
+    if host in ("0.0.0.0", "::"):  # noqa: S104 (refused here)
+        raise InvalidInput(
+            f"{host} is every address and none: give --host the one under which others reach this machine"
+        )
+    if web_port and not is_free(web_port):
+        raise InvalidInput(
+            f"port {web_port} is in use: stop what holds it, or choose another --port (0 takes a free one)"
+        )
+    dataflow_port, weights_port = free_ports(2, host=host)
+    return Places(
+        host=host,
+        dataflow_port=dataflow_port,
+        weights_port=weights_port,
+        web_port=web_port or free_ports(1)[0],
+    )
+
+
+def _write_summary(file: Path, summary: Summary, directory: RunDirectory) -> None:
+    content = {**asdict(summary), "run": asdict(directory.facts), "directory": str(directory.path)}
+    try:
+        file.write_text(json.dumps(content, indent=2) + "\n")
+    except OSError as problem:
+        raise explained(problem, f"the summary file {file}") from None
