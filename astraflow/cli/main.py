@@ -1,5 +1,6 @@
 """The `astraflow` command."""
 
+import os
 import sys
 
 import typer
@@ -27,6 +28,8 @@ app.add_typer(serve, name="serve")
 
 def main() -> None:
     """Run the command line. What people can act on ends as one sentence and a code that is not 0."""
+    # Read when gRPC is imported. Children here begin with exec; unless told so, gRPC remarks on each of them.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         app()
     except AstraFlowError as problem:

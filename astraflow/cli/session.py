@@ -192,7 +192,6 @@ def run_here(
     Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
     """
     logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children begin with exec; else gRPC remarks on each start
     console = Console(stderr=False, highlight=False)
     places = _places(host, web_port)
     outcome: list[Summary] = []
