@@ -3,10 +3,12 @@
 import numpy as np
 
 from astraflow.contract.batches import Batch, Row
+from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
 from astraflow.contract.weights import Dtype, Probe
+from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 
 
@@ -14,14 +16,14 @@ def prompt(ordinal: int = 0) -> Prompt:
     return Prompt(id=PromptId(f"letters:{ordinal}"), fields={"question": "rev abcd=", "answer": "dcba"})
 
 
-def task(*, flow: str = "train", group: int = 0, member: int = 0) -> Task:
+def task(*, flow: str = "train", group: int = 0, member: int = 0, attempt: int = 0) -> Task:
     group_id = GroupId(f"{flow}:{group}")
     return Task(
         id=TaskId(f"{group_id}/{member}"),
         group=group_id,
         flow=FlowId(flow),
         member=member,
-        attempt=0,
+        attempt=attempt,
         prompt=prompt(group),
     )
 
@@ -79,3 +81,8 @@ def verified_weights(version: int = 0, *, policy: str = "solver", probe: Probe |
         {"weight": (Dtype.BFLOAT16, (2, 4), bits)}, policy=PolicyId(policy), version=Version(version), probe=probe
     )
     return VerifiedWeights(manifest=manifest, buffer=buffer)
+
+
+def sampling(max_new_tokens: int = 16) -> Sampling:
+    """For the byte tokenizer."""
+    return Sampling(max_new_tokens=max_new_tokens, stop_tokens=ByteTokenizer().stop_tokens)

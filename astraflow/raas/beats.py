@@ -1,0 +1,91 @@
+"""Say once a second what the node does, and do what it is told."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.errors import UnknownNode
+from astraflow.contract.ids import PolicyId, TaskId, Version
+from astraflow.contract.tasks import Directive, NodeStatus
+from astraflow.raas.capacity import Capacity
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.membership import PASSING, Membership
+from astraflow.runtime.aio import periodic
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+
+class Orders:
+    """What dataflow told the node to do about its own end."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        """Finish what runs, then leave."""
+        self.leave = asyncio.Event()
+        """Hand everything back now."""
+        self.reason = ""
+
+    def take(self, directive: Directive) -> None:
+        """Obey; `go_on` and what a newer dataflow may say change nothing."""
+        event = {"drain": self.drain, "leave": self.leave}.get(directive.action)
+        if event is not None and not event.is_set():
+            log.info("told_to_end", action=directive.action, reason=directive.reason)
+            self.reason = directive.reason
+            event.set()
+
+
+class Beats:
+    """Renews the leases of what the node holds, and brings its counters, errors and versions to dataflow."""
+
+    def __init__(
+        self,
+        client: NodeDataClient,
+        membership: Membership,
+        *,
+        held: Callable[[], tuple[TaskId, ...]],
+        versions: Callable[[], Mapping[PolicyId, Version]],
+        capacity: Capacity,
+        counters: NodeCounters,
+        orders: Orders,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._membership = membership
+        self._held = held
+        self._versions = versions
+        self._capacity = capacity
+        self._counters = counters
+        self._orders = orders
+        self._clock = clock
+
+    async def run(self, every_s: float) -> None:
+        """Beat until cancelled. Raises: what no retry helps; RunChanged."""
+        await periodic(self._beat, every_s=every_s, clock=self._clock)
+
+    async def _beat(self) -> None:
+        status = self._status()
+        try:
+            directive = await self._client.beat(status)
+        except UnknownNode:
+            await self._membership.join_again(status.node)
+        except PASSING as problem:
+            log.warning("beat_missed", problem=str(problem))
+        else:
+            self._counters.was_reported(dict(status.counters))
+            self._orders.take(directive)
+
+    def _status(self) -> NodeStatus:
+        busy_s, blocked_s = self._capacity.times()
+        self._counters.set_total("busy_s", busy_s)
+        self._counters.set_total("blocked_s", blocked_s)
+        self._counters.observe_rate(self._clock.now())
+        return NodeStatus(
+            node=self._membership.node,
+            running=self._held(),
+            versions=self._versions(),
+            counters=self._counters.counters(),
+            gauges=self._counters.gauges(),
+            errors=self._counters.errors(),
+        )

@@ -1,0 +1,52 @@
+"""What one node is told about itself; what it runs, dataflow tells it when it joins."""
+
+import os
+import platform
+import socket
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import NodeId, PoolId
+from astraflow.runtime.config import Config
+from astraflow.weights.config import PullConfig
+
+
+class RaasConfig(Config):
+    """One node."""
+
+    name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    """Stable over restarts of the same node, and its own: a node that joins under a name replaces the one before."""
+    pool: str = "local"
+    """Nodes of one pool are sized together."""
+    region: str = "local"
+    """Where it stands, for the report."""
+    capacity: int = Field(default=64, ge=1)
+    """Episodes it runs at once."""
+    engine: dict[str, Any] | None = None
+    """`kind` and its options; the run's own suggestion when absent."""
+    hardware: str = Field(default_factory=lambda: f"{os.cpu_count()}x {platform.machine()}")
+    """What it runs on, for the report."""
+    price_per_hour: float = Field(default=0.0, ge=0)
+    """US dollars; 0 when unknown."""
+    text_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the groups whose trajectories are sent with their text, for people to look at."""
+    episode_timeout_s: float = Field(default=900.0, gt=0)
+    """An episode that takes longer is given up as a failure of the engine."""
+    join_timeout_s: float = Field(default=60.0, ge=0)
+    """How long dataflow may be out of reach before the first join is given up; later it is waited for without end."""
+    drain_s: float = Field(default=0.0, ge=0)
+    """On stopping, what runs gets this long to end before it is handed back; 0 hands it back at once."""
+    pull: PullConfig = PullConfig()
+    """How versions are fetched."""
+
+    @field_validator("name", "pool")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        try:
+            PoolId(value)
+            NodeId(f"{value}.0")
+        except InvalidInput as problem:
+            raise ValueError(str(problem)) from None
+        return value

@@ -1,0 +1,200 @@
+"""One node in one run: joins, builds what the run needs, works, and says goodbye."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.tasks import NodeFacts
+from astraflow.raas.beats import Beats, Orders
+from astraflow.raas.build import build_flow, build_policies
+from astraflow.raas.capacity import Capacity
+from astraflow.raas.config import RaasConfig
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.membership import Membership
+from astraflow.raas.outbox import Outbox
+from astraflow.raas.runner import BuiltFlow, Runner
+from astraflow.raas.serving import ServedPolicies
+from astraflow.raas.task_loop import TaskLoop
+from astraflow.raas.weight_loop import Gaps, WeightLoop
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.weights.puller import Puller
+from astraflow.wire.channel import ClientTls, Link, dial
+
+log = get_logger()
+
+FLUSH_S = 1.2
+"""On leaving, finished episodes get this long to reach dataflow, and then dataflow as long to hear of the end."""
+
+
+class Node:
+    """The parts of a node and the order of their life.
+
+    join ──► beats ──► build engines ──► weight loops, task loop ──► sent away or stopped ──► wind down, leave
+    """
+
+    def __init__(self, config: RaasConfig, link: Link, *, token: str, tls: ClientTls | None, clock: Clock) -> None:
+        self._config = config
+        self._token = token
+        self._tls = tls
+        self._clock = clock
+        self._client = NodeDataClient(link)
+        self._counters = NodeCounters()
+        self._capacity = Capacity(config.capacity, clock)
+        self._orders = Orders()
+        self._facts = _facts(config)
+        self._membership = Membership(self._client, self._facts, held=self._held, counters=self._counters, clock=clock)
+        self._policies = ServedPolicies({})
+        self._task_loop: TaskLoop | None = None
+
+    async def work(self) -> None:
+        """Take part until dataflow sends the node away. Raises: groups of what no retry helps; RunChanged."""
+        try:
+            await self._work()
+        except* AstraFlowError as problems:
+            await self._say_goodbye(f"ended by an error: {problems.exceptions[0]}")
+            raise
+
+    async def wind_down(self, *, drain_s: float | None, reason: str) -> None:
+        """Lease nothing more, let what runs end within `drain_s` (None: however long it takes), hand back the rest."""
+        if self._task_loop is not None:
+            self._task_loop.stop_leasing()
+            await self._drain(self._task_loop, drain_s)
+            self._task_loop.abandon()
+            await _within(FLUSH_S, self._task_loop.idle())
+        await self._say_goodbye(reason)
+
+    async def _work(self) -> None:
+        welcome = await self._membership.join(give_up_after_s=self._config.join_timeout_s)
+        async with AsyncExitStack() as resources, asyncio.TaskGroup() as tasks:
+            loops = [tasks.create_task(self._beats().run(welcome.beat_s))]
+            flows = {spec.id: build_flow(spec) for spec in welcome.flows}
+            engine = self._config.engine or welcome.engine
+            self._policies = await build_policies(welcome, flows, engine, resources)
+            await self._tell_engine(engine)
+            link = await resources.enter_async_context(dial(welcome.weights_address, token=self._token, tls=self._tls))
+            self._task_loop = self._build_task_loop(flows)
+            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(link)]
+            loops.append(tasks.create_task(self._task_loop.run()))
+            await self._until_sent_away()
+            for loop in loops:
+                loop.cancel()
+
+    async def _tell_engine(self, engine: Mapping[str, Any]) -> None:
+        """What the engine is, is known only now."""
+        is_simulated = any(served.engine.is_simulated for served in self._policies.values())
+        await self._membership.correct(replace(self._facts, engine=str(engine["kind"]), is_simulated=is_simulated))
+
+    async def _until_sent_away(self) -> None:
+        leave, drain = (asyncio.ensure_future(event.wait()) for event in (self._orders.leave, self._orders.drain))
+        try:
+            await asyncio.wait({leave, drain}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leave.cancel()
+            drain.cancel()
+        await self.wind_down(drain_s=None, reason=self._orders.reason)
+
+    async def _drain(self, task_loop: TaskLoop, drain_s: float | None) -> None:
+        """Until nothing runs, time is up, or dataflow says to leave at once."""
+        idle, leave = asyncio.ensure_future(task_loop.idle()), asyncio.ensure_future(self._orders.leave.wait())
+        try:
+            await asyncio.wait({idle, leave}, timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            idle.cancel()
+            leave.cancel()
+
+    async def _say_goodbye(self, reason: str) -> None:
+        if not self._membership.is_member:
+            return
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                returned = await self._client.leave(self._membership.node, reason=reason)
+        except (AstraFlowError, TimeoutError) as problem:
+            log.warning("left_without_goodbye", problem=str(problem))
+        else:
+            log.info("left", reason=reason, tasks_returned=returned)
+
+    def _beats(self) -> Beats:
+        return Beats(
+            self._client,
+            self._membership,
+            held=self._held,
+            versions=self._versions,
+            capacity=self._capacity,
+            counters=self._counters,
+            orders=self._orders,
+            clock=self._clock,
+        )
+
+    def _weight_loops(self, link: Link) -> list[WeightLoop]:
+        client, gaps = WeightPlaneClient(link), Gaps(self._counters)
+
+        def source(policy: PolicyId) -> Puller:
+            return Puller(client, policy, config=self._config.pull, clock=self._clock)
+
+        return [
+            WeightLoop(served, source, self._policies, counters=self._counters, gaps=gaps, clock=self._clock)
+            for served in self._policies.values()
+        ]
+
+    def _build_task_loop(self, flows: Mapping[FlowId, BuiltFlow]) -> TaskLoop:
+        runner = Runner(
+            flows,
+            self._policies,
+            node=lambda: self._membership.node,
+            counters=self._counters,
+            clock=self._clock,
+            timeout_s=self._config.episode_timeout_s,
+            text_share=self._config.text_share,
+        )
+        return TaskLoop(
+            self._client,
+            self._membership,
+            runner,
+            self._policies,
+            capacity=self._capacity,
+            outbox=Outbox(),
+            counters=self._counters,
+        )
+
+    def _held(self) -> tuple[TaskId, ...]:
+        return self._task_loop.held() if self._task_loop is not None else ()
+
+    def _versions(self) -> Mapping[PolicyId, Version]:
+        return self._policies.versions()
+
+
+def _facts(config: RaasConfig) -> NodeFacts:
+    return NodeFacts(
+        name=config.name,
+        pool=PoolId(config.pool),
+        region=config.region,
+        engine=str((config.engine or {}).get("kind", "")),
+        is_simulated=False,
+        hardware=config.hardware,
+        capacity=config.capacity,
+        price_per_hour=config.price_per_hour,
+        software=_release(),
+    )
+
+
+def _release() -> str:
+    try:
+        return version("astraflow")
+    except PackageNotFoundError:
+        return "from source"
+
+
+async def _within(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
+    try:
+        async with asyncio.timeout(limit_s):
+            await work
+    except TimeoutError:
+        log.warning("time_is_up", limit_s=limit_s)

@@ -1,0 +1,122 @@
+"""One task: run its flow's workflow, and make an episode of whatever happens."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from astraflow.contract.ids import FlowId, GroupId, NodeId
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Boundary, Episode, Failure, Trajectory
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.serving import ServedPolicies
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.workflows.base import Workflow
+from astraflow.workflows.errors import RolloutBroke
+from astraflow.workflows.judge import Judge
+from astraflow.workflows.transcript import with_text
+
+log = get_logger()
+
+_MESSAGE_LETTERS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltFlow:
+    """A flow's plug-ins, ready to run."""
+
+    workflow: Workflow
+    judge: Judge
+
+
+class Runner:
+    """Turns tasks into episodes. It never raises: what breaks becomes a failure that names its boundary."""
+
+    def __init__(
+        self,
+        flows: Mapping[FlowId, BuiltFlow],
+        policies: ServedPolicies,
+        *,
+        node: Callable[[], NodeId],
+        counters: NodeCounters,
+        clock: Clock,
+        timeout_s: float,
+        text_share: float,
+    ) -> None:
+        self._flows = flows
+        self._policies = policies
+        self._node = node
+        self._counters = counters
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._text_share = text_share
+
+    async def run(self, task: Task) -> Episode:
+        """The episode of a task, failed or not."""
+        began = self._clock.now()
+        trajectories: tuple[Trajectory, ...] = ()
+        failure = None
+        try:
+            trajectories = await self._trajectories(task)
+        except RolloutBroke as problem:
+            failure = self._failure(task, problem.boundary, str(problem), problem)
+        except Exception as problem:
+            message = f"{type(problem).__name__}: {problem}"
+            failure = self._failure(task, Boundary.WORKFLOW, message, problem)
+        self._counters.add("episodes_done" if failure is None else "episodes_failed")
+        return Episode(
+            task=task.id,
+            node=self._node(),
+            trajectories=trajectories,
+            failure=failure,
+            duration_s=self._clock.now() - began,
+        )
+
+    async def _trajectories(self, task: Task) -> tuple[Trajectory, ...]:
+        flow = self._flows.get(task.flow)
+        if flow is None:
+            raise RolloutBroke(Boundary.WORKFLOW, f"this node knows no flow {task.flow!r}")
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                ports = self._policies.ports(task, self._counters)
+                trajectories = tuple(await flow.workflow.run(task, ports, flow.judge))
+        except TimeoutError as problem:
+            if not limit.expired():
+                raise
+            raise RolloutBroke(Boundary.ENGINE, f"given up after {self._timeout_s:g} s") from problem
+        _check(flow.workflow, trajectories)
+        if is_sampled(task.group, self._text_share):
+            return tuple(with_text(one, self._policies[one.policy].tokenizer) for one in trajectories)
+        return trajectories
+
+    def _failure(self, task: Task, boundary: Boundary, message: str, problem: Exception) -> Failure:
+        message = message[:_MESSAGE_LETTERS]
+        is_new = self._counters.note_error(f"{boundary.value}: {message}")
+        write = log.warning if is_new else log.debug
+        is_defect = not boundary.is_infrastructure
+        write("episode_failed", task=task.id, boundary=boundary.value, message=message, exc_info=is_defect and problem)
+        return Failure(boundary=boundary, message=message)
+
+
+def is_sampled(group: GroupId, share: float) -> bool:
+    """Whether a group is among the `share` that is looked at: the same answer on every node, for all its members.
+
+    >>> [is_sampled(GroupId(f"train:{number}"), 0.5) for number in range(4)]
+    [False, False, True, True]
+    """
+    place = int.from_bytes(blake2b(group.encode(), digest_size=8).digest(), "big")
+    return place < share * 2**64
+
+
+def _check(workflow: Workflow, trajectories: Sequence[Trajectory]) -> None:
+    """Raises: RolloutBroke for what dataflow would refuse, which would hold up everybody else's episodes."""
+    if not trajectories:
+        raise RolloutBroke(Boundary.WORKFLOW, "the workflow returned no trajectories")
+    for trajectory in trajectories:
+        if trajectory.policy not in workflow.policies:
+            raise RolloutBroke(
+                Boundary.WORKFLOW,
+                f"the workflow returned a trajectory of {trajectory.policy!r}, which is not among its policies "
+                f"{', '.join(workflow.policies)}",
+            )

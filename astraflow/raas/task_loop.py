@@ -1,0 +1,176 @@
+"""Lease, run, submit: a node's first loop."""
+
+import asyncio
+from functools import partial
+
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import NodeId, TaskId
+from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.raas.capacity import Capacity
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.membership import Membership
+from astraflow.raas.outbox import Finished, Outbox
+from astraflow.raas.runner import Runner
+from astraflow.raas.serving import ServedPolicies
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+LEASE_WAIT_S = 20.0
+"""How long dataflow may hold one request for tasks before it answers that there are none."""
+
+OUTBOX_PER_SLOT = 4
+"""Finished episodes that may wait for dataflow, per slot, before the node leases no more."""
+
+
+class TaskLoop:
+    """Keeps the node's slots full and every finished episode safe until dataflow has it.
+
+        lease up to the free slots ──► run, each in its own task ──► outbox ──push, many at once──► acknowledged
+
+    While a call is under way, slots get free and episodes finish: the next call takes them all together.
+    """
+
+    def __init__(
+        self,
+        client: NodeDataClient,
+        membership: Membership,
+        runner: Runner,
+        policies: ServedPolicies,
+        *,
+        capacity: Capacity,
+        outbox: Outbox,
+        counters: NodeCounters,
+    ) -> None:
+        self._client = client
+        self._membership = membership
+        self._runner = runner
+        self._policies = policies
+        self._capacity = capacity
+        self._outbox = outbox
+        self._counters = counters
+        self._running: dict[tuple[TaskId, int], asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._leasing: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises: what no retry helps (NotAuthenticated, RunChanged, ...)."""
+        async with asyncio.TaskGroup() as tasks:
+            self._leasing = tasks.create_task(self._lease(tasks))
+            if self._is_closed:
+                self._leasing.cancel()
+            tasks.create_task(self._submit())
+
+    def held(self) -> tuple[TaskId, ...]:
+        """Tasks that run or whose episode is not acknowledged yet: what beats renew."""
+        return (*(task for task, _ in self._running), *self._outbox.tasks())
+
+    def stop_leasing(self) -> None:
+        """Take no more tasks."""
+        self._is_closed = True
+        self._capacity.set_open(False)
+        if self._leasing is not None:
+            self._leasing.cancel()
+
+    def abandon(self) -> None:
+        """Give up what runs, without a result; dataflow hands it to others when the node leaves."""
+        for running in list(self._running.values()):
+            running.cancel()
+
+    async def idle(self) -> None:
+        """Wait until nothing runs and dataflow has every episode."""
+        while self._running:
+            await self._changed.wait()
+        await self._outbox.empty()
+
+    async def _lease(self, tasks: asyncio.TaskGroup) -> None:
+        try:
+            while True:
+                room = await self._room()
+                lease = await self._membership.call(partial(self._ask, room), what="leasing tasks")
+                for task in lease.tasks:
+                    self._start(task, tasks)
+        finally:
+            self._capacity.set_open(False)
+
+    async def _ask(self, room: int, node: NodeId) -> Lease:
+        return await self._client.lease(node, room, wait_s=LEASE_WAIT_S)
+
+    async def _room(self) -> int:
+        """How many tasks to ask for; waits until it is at least one and every policy is served."""
+        while True:
+            is_ready = self._policies.ready.is_set()
+            self._capacity.set_open(is_ready)
+            if not is_ready:
+                await self._policies.ready.wait()
+                continue
+            backlog = self._capacity.slots * OUTBOX_PER_SLOT - len(self._outbox) - len(self._running)
+            if (room := min(self._capacity.free, backlog)) > 0:
+                return room
+            await self._changed.wait()
+
+    def _start(self, task: Task, tasks: asyncio.TaskGroup) -> None:
+        key = (task.id, task.attempt)
+        if key in self._running or key in self._outbox:
+            log.info("task_leased_twice", task=task.id)  # its lease ran out meanwhile; the first try is as good
+            return
+        self._capacity.take()
+        self._running[key] = tasks.create_task(self._run(task))
+
+    async def _run(self, task: Task) -> None:
+        try:
+            episode = await self._runner.run(task)
+            self._outbox.put(episode, task.attempt)
+        finally:
+            del self._running[task.id, task.attempt]
+            self._capacity.release()
+            self._notify()
+
+    async def _submit(self) -> None:
+        while True:
+            batch = await self._outbox.next_push()
+            try:
+                await self._push([finished.episode for finished in batch])
+            except InvalidInput as problem:
+                await self._push_one_by_one(batch, problem)
+            self._outbox.acknowledge(batch)
+            self._notify()
+
+    async def _push_one_by_one(self, batch: list[Finished], problem: InvalidInput) -> None:
+        """Dataflow refuses a push as a whole: find whose fault it is, and send a failure in its place."""
+        log.warning("push_refused", episodes=len(batch), problem=str(problem))
+        for finished in batch:
+            try:
+                await self._push([finished.episode])
+            except InvalidInput as refusal:
+                self._counters.note_error(f"workflow: {refusal}")
+                await self._push_refused(finished.episode, refusal)
+
+    async def _push_refused(self, episode: Episode, refusal: InvalidInput) -> None:
+        try:
+            await self._push([_as_failure(episode, refusal)])
+        except InvalidInput as problem:
+            log.error("episode_dropped", task=episode.task, problem=str(problem))
+
+    async def _push(self, episodes: list[Episode]) -> None:
+        fates = await self._membership.call(partial(self._send, episodes), what="pushing episodes")
+        for episode, fate in zip(episodes, fates, strict=True):
+            if fate != "accepted":
+                log.info("episode_not_counted", task=episode.task, fate=fate)
+
+    async def _send(self, episodes: list[Episode], node: NodeId) -> tuple[str, ...]:
+        return await self._client.push(node, episodes)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _as_failure(episode: Episode, refusal: InvalidInput) -> Episode:
+    failure = Failure(boundary=Boundary.WORKFLOW, message=f"dataflow refused the episode: {refusal}"[:500])
+    return Episode(
+        task=episode.task, node=episode.node, trajectories=(), failure=failure, duration_s=episode.duration_s
+    )

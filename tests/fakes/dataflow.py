@@ -1,0 +1,178 @@
+"""The node side of dataflow, in memory behind real gRPC: hands out given tasks, misbehaves when told to."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from astraflow.contract.errors import InvalidInput, Unavailable, UnknownNode
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
+from astraflow.contract.tasks import Directive, FlowSpec, Lease, NodeFacts, NodeStatus, PolicySpec, Task, Welcome
+from astraflow.contract.trajectories import Episode
+from astraflow.wire.codec_common import decode_facts
+from astraflow.wire.codec_data import decode_episode, decode_status, encode_directive, encode_lease, encode_welcome
+from astraflow.wire.pb import common_pb2 as common
+from astraflow.wire.pb import data_plane_pb2 as pb
+from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, add_NodeDataServicer_to_server
+from astraflow.wire.server import Listen, serving
+
+TOKEN = "a-token-for-tests"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class FakeDataflow(NodeDataServicer):
+    """One run. What it remembers outlives the server that serves it."""
+
+    def __init__(
+        self,
+        *,
+        flows: tuple[FlowSpec, ...] = (),
+        policies: Iterable[str] = ("solver",),
+        engine: dict[str, Any] | None = None,
+        weights_address: str = "127.0.0.1:1",
+        beat_s: float = 0.05,
+    ) -> None:
+        self.flows = flows or (flow(),)
+        self.policies = tuple(PolicySpec(id=PolicyId(policy), model={"kind": "scripted"}) for policy in policies)
+        self.engine = engine or {"kind": "scripted"}
+        self.weights_address = weights_address
+        self.beat_s = beat_s
+        self.run = "test"
+        self.queue: deque[Task] = deque()
+        self.leased: dict[TaskId, Task] = {}
+        self.joins: list[NodeFacts] = []
+        self.beats: list[NodeStatus] = []
+        self.asked: list[int] = []
+        """Capacities of leases, in order."""
+        self.episodes: dict[TaskId, Episode] = {}
+        """First result of each task."""
+        self.pushes: list[int] = []
+        """Episodes in each push."""
+        self.fates: list[str] = []
+        self.left: list[str] = []
+        """Reasons given."""
+        self.returned: list[TaskId] = []
+        """Tasks that were leased when a node left."""
+        self.directive = Directive(action="go_on")
+        self.lost_push_replies = 0
+        """That many pushes are taken in and then answered with an error."""
+        self.refuse: Callable[[Episode], bool] = lambda episode: False
+        """Pushes with such an episode are refused as a whole."""
+        self._node: NodeId | None = None
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def serving(self, port: int = 0) -> AsyncIterator[str]:
+        """Serve while the block runs; yields the address."""
+        listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+        async with serving(listen, lambda server: add_NodeDataServicer_to_server(self, server)) as address:
+            yield address
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is true of what it has seen."""
+        while not condition():
+            await self._changed.wait()
+
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Queue tasks."""
+        self.queue.extend(tasks)
+        self.notify()
+
+    def forget(self) -> None:
+        """As after a restart: nodes are unknown."""
+        self._node = None
+
+    def notify(self) -> None:
+        """Something changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def Join(self, request: common.NodeFacts, context: Context) -> pb.JoinReply:  # noqa: N802 (gRPC's name)
+        facts = decode_facts(request)
+        self.joins.append(facts)
+        self._node = NodeId(f"{facts.name}.{len(self.joins)}")
+        self.notify()
+        return encode_welcome(
+            Welcome(
+                node=self._node,
+                lease_s=5.0,
+                beat_s=self.beat_s,
+                run=self.run,
+                weights_address=self.weights_address,
+                flows=self.flows,
+                policies=self.policies,
+                engine=self.engine,
+            )
+        )
+
+    async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseReply:  # noqa: N802 (gRPC's name)
+        self.asked.append(request.capacity)
+        self.notify()
+        try:
+            async with asyncio.timeout(request.wait_s):
+                while not self.queue:
+                    self._check(request.node)
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        self._check(request.node)
+        tasks = [self.queue.popleft() for _ in range(min(request.capacity, len(self.queue)))]
+        self.leased.update({task.id: task for task in tasks})
+        self.notify()
+        return encode_lease(Lease(tasks=tuple(tasks), lease_s=5.0))
+
+    async def Push(self, request: pb.PushRequest, context: Context) -> pb.PushReply:  # noqa: N802 (gRPC's name)
+        self._check(request.node)
+        episodes = [decode_episode(episode, NodeId(request.node)) for episode in request.episodes]
+        if any(self.refuse(episode) for episode in episodes):
+            raise InvalidInput("an episode is not to my taste")
+        self.pushes.append(len(episodes))
+        fates = [self._take(episode) for episode in episodes]
+        self.fates += fates
+        self.notify()
+        if self.lost_push_replies:
+            self.lost_push_replies -= 1
+            raise Unavailable("the reply is lost")
+        return pb.PushReply(fates=fates)
+
+    async def Beat(self, request: pb.BeatRequest, context: Context) -> pb.BeatReply:  # noqa: N802 (gRPC's name)
+        self._check(request.node)
+        self.beats.append(decode_status(request))
+        self.notify()
+        return encode_directive(self.directive)
+
+    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802 (gRPC's name)
+        self._check(request.node)
+        self.left.append(request.reason)
+        self.returned += self.leased
+        self.queue.extendleft(self.leased.values())
+        self.leased.clear()
+        self._node = None
+        self.notify()
+        return pb.LeaveReply(returned=len(self.returned))
+
+    def _check(self, node: str) -> None:
+        if node != self._node:
+            raise UnknownNode(f"{node} takes no part in this run: join again")
+
+    def _take(self, episode: Episode) -> str:
+        self.leased.pop(episode.task, None)
+        if episode.task in self.episodes:
+            return "duplicate"
+        self.episodes[episode.task] = episode
+        return "accepted"
+
+
+def flow(
+    name: str = "train", *, workflow: dict[str, Any] | None = None, reward: dict[str, Any] | None = None
+) -> FlowSpec:
+    """A single-turn flow scored by exact match."""
+    return FlowSpec(
+        id=FlowId(name),
+        workflow=workflow or {"kind": "single_turn", "max_new_tokens": 64},
+        reward=reward or {"kind": "exact_match"},
+    )

@@ -1,0 +1,98 @@
+"""An engine that does what a test tells it to, and remembers what was done to it."""
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+
+from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
+from astraflow.contract.ids import Version
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.engines.base import PauseMode
+from astraflow.weights.tensors import VerifiedWeights
+
+
+class FakeEngine:
+    """Answers `reply` as soon as `gate` is open; scores every token with -1 plus `score_error` of its version."""
+
+    is_simulated = False
+    logprob_tolerance = 1e-3
+
+    def __init__(self, version: int | None = None) -> None:
+        self.version: Version | None = None if version is None else Version(version)
+        self.reply = "dcba"
+        self.problem: Exception | None = None
+        """Raised by `generate`."""
+        self.logprob = -0.5
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.prompts: list[Int32Array] = []
+        self.requests: list[str] = []
+        self.loads: list[VerifiedWeights] = []
+        self.load_problem: Callable[[VerifiedWeights], Exception | None] = lambda weights: None
+        self.score_error: Callable[[FakeEngine], float] = lambda engine: 0.0
+        self.is_paused = False
+        self.is_closed = False
+        self._cut = asyncio.Event()
+        self._requested = asyncio.Condition()
+
+    async def until_requested(self, count: int) -> None:
+        """Wait until that many requests have come."""
+        async with self._requested:
+            await self._requested.wait_for(lambda: len(self.requests) >= count)
+
+    async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """The reply and a stop token; cut short by an abort."""
+        self.requests.append(request_id)
+        self.prompts.append(prompt)
+        async with self._requested:
+            self._requested.notify_all()
+        cut = self._cut
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self.gate, cut)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waited in waiting:
+                waited.cancel()
+        if self.problem is not None:
+            raise self.problem
+        text = "" if cut.is_set() else self.reply
+        tokens = np.append(ByteTokenizer().encode(text), np.int32(sampling.stop_tokens[0])).astype(np.int32)
+        return Generation(
+            tokens=tokens,
+            logprobs=np.full(len(tokens), self.logprob, dtype=np.float32),
+            spans=(VersionSpan(version=self.version or Version(0), length=len(tokens)),),
+            finish=Finish.ABORT if cut.is_set() else Finish.STOP,
+        )
+
+    async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """-1 for each token, give or take."""
+        return np.full(len(tokens) - scored_from, -1.0 + self.score_error(self), dtype=np.float32)
+
+    async def load(self, weights: VerifiedWeights) -> float:
+        """Remember them."""
+        problem = self.load_problem(weights)
+        if problem is not None:
+            raise problem
+        self.loads.append(weights)
+        self.version = weights.manifest.version
+        return 0.25
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Cut requests short if told to."""
+        self.is_paused = True
+        if mode is PauseMode.ABORT:
+            self._cut.set()
+            self._cut = asyncio.Event()
+
+    async def resume(self) -> None:
+        """Go on."""
+        self.is_paused = False
+
+    async def abort(self, request_id: str) -> None:
+        """Requests are cut all together, by a pause."""
+
+    async def close(self) -> None:
+        """Remember it."""
+        self.is_closed = True

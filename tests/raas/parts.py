@@ -1,0 +1,109 @@
+"""The parts of a node, put together for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.ids import NodeId, PolicyId, PoolId
+from astraflow.contract.tasks import NodeFacts
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.build import build_flow
+from astraflow.raas.capacity import Capacity
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.membership import Membership
+from astraflow.raas.outbox import Outbox
+from astraflow.raas.runner import Runner
+from astraflow.raas.serving import ServedPolicies, ServedPolicy
+from astraflow.raas.task_loop import TaskLoop
+from astraflow.runtime.clock import SystemClock
+from astraflow.wire.channel import dial
+from tests.fakes.dataflow import TOKEN, FakeDataflow
+from tests.fakes.engine import FakeEngine
+
+SOLVER = PolicyId("solver")
+SOLVER_NODE = NodeId("node.1")
+
+FACTS = NodeFacts(
+    name="node",
+    pool=PoolId("local"),
+    region="here",
+    engine="fake",
+    is_simulated=False,
+    hardware="cpu",
+    capacity=4,
+    price_per_hour=0.0,
+    software="test",
+)
+
+
+def serving(engine: FakeEngine, *, is_ready: bool = True) -> ServedPolicies:
+    """One policy, served by that engine."""
+    policies = ServedPolicies({SOLVER: ServedPolicy(SOLVER, engine, ByteTokenizer())})
+    policies.set_serving(SOLVER, is_ready)
+    return policies
+
+
+def runner(
+    dataflow: FakeDataflow,
+    policies: ServedPolicies,
+    counters: NodeCounters,
+    *,
+    membership: Membership | None = None,
+    timeout_s: float = 30.0,
+    text_share: float = 0.0,
+) -> Runner:
+    """Runs the fake's flows."""
+    return Runner(
+        {spec.id: build_flow(spec) for spec in dataflow.flows},
+        policies,
+        node=lambda: membership.node if membership else SOLVER_NODE,
+        counters=counters,
+        clock=SystemClock(),
+        timeout_s=timeout_s,
+        text_share=text_share,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """A task loop at work."""
+
+    loop: TaskLoop
+    membership: Membership
+    policies: ServedPolicies
+    capacity: Capacity
+    counters: NodeCounters
+    running: asyncio.Task[None]
+
+
+@asynccontextmanager
+async def working(
+    dataflow: FakeDataflow, engine: FakeEngine, *, slots: int = 4, is_ready: bool = True
+) -> AsyncIterator[Working]:
+    """A joined task loop that works while the block runs."""
+    clock, counters, policies = SystemClock(), NodeCounters(), serving(engine, is_ready=is_ready)
+    capacity, outbox = Capacity(slots, clock), Outbox()
+    loops: list[TaskLoop] = []
+    async with dataflow.serving() as address, dial(address, token=TOKEN) as link:
+        client = NodeDataClient(link)
+        membership = Membership(
+            client, FACTS, held=lambda: loops[0].held() if loops else (), counters=counters, clock=clock
+        )
+        await membership.join(give_up_after_s=5)
+        run = runner(dataflow, policies, counters, membership=membership)
+        loops.append(TaskLoop(client, membership, run, policies, capacity=capacity, outbox=outbox, counters=counters))
+        running = asyncio.create_task(loops[0].run())
+        try:
+            yield Working(
+                loop=loops[0],
+                membership=membership,
+                policies=policies,
+                capacity=capacity,
+                counters=counters,
+                running=running,
+            )
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

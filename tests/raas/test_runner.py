@@ -1,0 +1,142 @@
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.trajectories import Boundary, Failure, Trajectory
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.runner import is_sampled
+from astraflow.rewards import rewards
+from astraflow.runtime.config import Config
+from astraflow.workflows import workflows
+from astraflow.workflows.base import PolicyPort
+from astraflow.workflows.judge import Judge
+from tests import make
+from tests.fakes.dataflow import FakeDataflow, flow
+from tests.fakes.engine import FakeEngine
+from tests.raas.parts import SOLVER, runner, serving
+
+pytestmark = pytest.mark.anyio
+
+
+class NoOptions(Config):
+    """Nothing to choose."""
+
+
+@workflows.register("test_misbehaving", options=NoOptions)
+class Misbehaving:
+    """Does what the prompt's id says."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self.policies = (SOLVER,)
+
+    async def run(self, task: Task, policies: Mapping[PolicyId, PolicyPort], judge: Judge) -> tuple[Trajectory, ...]:
+        match str(task.flow):
+            case "raises":
+                raise KeyError("no such thing")
+            case "returns_nothing":
+                return ()
+            case "times_out_by_itself":
+                raise TimeoutError("the tool did not answer")
+            case "hangs":
+                await asyncio.Event().wait()
+        return (make.trajectory(policy="stranger"),)
+
+
+@rewards.register("test_broken", options=NoOptions)
+class Broken:
+    """Has no score to give."""
+
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
+    def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
+        raise ZeroDivisionError("division by zero")
+
+
+async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -> Failure:
+    """How a task of that flow fails."""
+    names = ("raises", "returns_nothing", "times_out_by_itself", "hangs", "returns_strangers")
+    misbehaving = (flow(name, workflow={"kind": "test_misbehaving"}) for name in names)
+    specs = (flow(), flow("broken_reward", reward={"kind": "test_broken"}), *misbehaving)
+    counters = NodeCounters()
+    run = runner(
+        FakeDataflow(flows=specs), serving(engine or FakeEngine(version=0)), counters, timeout_s=0.05, **changes
+    )
+
+    episode = await run.run(make.task(flow=name))
+
+    assert episode.failure is not None
+    assert episode.trajectories == ()
+    assert counters.counters()["episodes_failed"] == 1
+    assert counters.errors()[-1] == f"{episode.failure.boundary.value}: {episode.failure.message}"
+    return episode.failure
+
+
+@pytest.mark.parametrize(
+    ("name", "boundary", "message"),
+    [
+        ("raises", Boundary.WORKFLOW, "KeyError: 'no such thing'"),
+        ("returns_nothing", Boundary.WORKFLOW, "the workflow returned no trajectories"),
+        ("returns_strangers", Boundary.WORKFLOW, "the workflow returned a trajectory of 'stranger', which"),
+        ("times_out_by_itself", Boundary.WORKFLOW, "TimeoutError: the tool did not answer"),
+        ("hangs", Boundary.ENGINE, "given up after 0.05 s"),
+        ("broken_reward", Boundary.REWARD, "ZeroDivisionError: division by zero"),
+        ("unheard_of", Boundary.WORKFLOW, "this node knows no flow 'unheard_of'"),
+    ],
+)
+async def test_whatever_breaks_names_its_boundary(name: str, boundary: Boundary, message: str) -> None:
+    found = await failure(name)
+
+    assert found.boundary is boundary
+    assert found.message.startswith(message)
+
+
+async def test_engine_troubles_are_failures_of_the_engine() -> None:
+    raising, odd, idle = (FakeEngine(version=0) for _ in range(3))
+    raising.problem = RuntimeError("out of memory")
+    odd.logprob = np.nan
+
+    assert await failure("train", raising) == Failure(boundary=Boundary.ENGINE, message="RuntimeError: out of memory")
+    assert "not a finite number" in (await failure("train", odd)).message
+    idle.gate.clear()
+    cut = asyncio.create_task(failure("train", idle))
+    await idle.until_requested(1)
+    await idle.pause(PauseMode.ABORT)
+    assert "was cut short" in (await cut).message
+
+
+async def test_messages_are_kept_short() -> None:
+    engine = FakeEngine(version=0)
+    engine.problem = RuntimeError("x" * 10_000)
+
+    assert len((await failure("train", engine)).message) == 500
+
+
+async def test_an_episode_tells_node_duration_and_text_if_sampled() -> None:
+    counters = NodeCounters()
+    run = runner(FakeDataflow(), serving(FakeEngine(version=2)), counters, text_share=1.0)
+
+    episode = await run.run(make.task())
+
+    (trajectory,) = episode.trajectories
+    assert (episode.node, episode.failure) == ("node.1", None)
+    assert trajectory.prompt_text == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
+    assert trajectory.completion_text == "dcba"
+    assert counters.counters()["tokens_generated"] == 5
+
+
+def test_a_share_of_groups_is_sampled_the_same_everywhere() -> None:
+    groups = [GroupId(f"train:{number}") for number in range(2000)]
+
+    sampled = [group for group in groups if is_sampled(group, 0.25)]
+
+    assert len(sampled) / len(groups) == pytest.approx(0.25, abs=0.03)
+    assert not any(is_sampled(group, 0.0) for group in groups)
+    assert all(is_sampled(group, 1.0) for group in groups)

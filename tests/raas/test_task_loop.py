@@ -1,0 +1,205 @@
+import asyncio
+
+import pytest
+
+from astraflow.contract.trajectories import Boundary
+from tests import make
+from tests.fakes.dataflow import FakeDataflow
+from tests.fakes.engine import FakeEngine
+from tests.raas.parts import SOLVER, working
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_leased_tasks_come_back_as_episodes() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=3)
+    dataflow.add(make.task(group=group, member=member) for group in range(5) for member in range(4))
+
+    async with working(dataflow, engine, slots=4):
+        await dataflow.until(lambda: len(dataflow.episodes) == 20)
+
+    assert {episode.trajectories[0].reward for episode in dataflow.episodes.values()} == {1.0}
+    assert {episode.trajectories[0].oldest_version for episode in dataflow.episodes.values()} == {3}
+    assert max(dataflow.asked) <= 4
+    assert not dataflow.leased
+
+
+async def test_many_episodes_travel_in_few_calls() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    dataflow.add(make.task(group=group) for group in range(2000))
+
+    async with working(dataflow, engine, slots=64):
+        await dataflow.until(lambda: len(dataflow.episodes) == 2000)
+
+    assert len(dataflow.pushes) < 500
+    assert len(dataflow.asked) < 500
+
+
+async def test_a_push_whose_reply_is_lost_is_sent_again() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    dataflow.lost_push_replies = 2
+    dataflow.add(make.task(member=member) for member in range(3))
+
+    async with working(dataflow, engine) as node:
+        await dataflow.until(lambda: len(dataflow.episodes) == 3)
+        await node.loop.idle()
+
+    assert dataflow.fates.count("accepted") == 3
+    assert "duplicate" in dataflow.fates
+
+
+async def test_a_forgotten_node_joins_again_and_claims_what_it_holds() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.gate.clear()
+    dataflow.add(make.task(member=member) for member in range(3))
+
+    async with working(dataflow, engine) as node:
+        await engine.until_requested(3)
+        dataflow.forget()
+        dataflow.notify()
+        await dataflow.until(lambda: len(dataflow.joins) == 2)
+        engine.gate.set()
+        await node.loop.idle()
+
+    assert set(dataflow.joins[1].running) == {make.task(member=member).id for member in range(3)}
+    assert len(dataflow.episodes) == 3
+    assert {str(episode.node) for episode in dataflow.episodes.values()} == {"node.2"}
+
+
+async def test_episodes_outlive_an_absence_of_dataflow() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.gate.clear()
+    dataflow.add(make.task(member=member) for member in range(3))
+
+    async with working(dataflow, engine) as node:
+        await engine.until_requested(3)
+        dataflow.refuse = _unreachable
+        engine.gate.set()
+        await asyncio.sleep(0.3)
+        assert set(node.loop.held()) == {make.task(member=member).id for member in range(3)}
+        dataflow.refuse = lambda episode: False
+        await node.loop.idle()
+
+    assert len(dataflow.episodes) == 3
+
+
+def _unreachable(episode: object) -> bool:
+    raise ConnectionError("the disk of dataflow is on fire")
+
+
+async def test_one_bad_episode_does_not_hold_up_the_others() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    bad = make.task(member=1).id
+    dataflow.refuse = lambda episode: episode.task == bad and episode.failure is None
+    dataflow.add(make.task(member=member) for member in range(3))
+
+    async with working(dataflow, engine) as node:
+        await dataflow.until(lambda: len(dataflow.episodes) == 3)
+        await node.loop.idle()
+
+    failure = dataflow.episodes[bad].failure
+    assert failure is not None
+    assert failure.boundary is Boundary.WORKFLOW
+    assert "not to my taste" in failure.message
+    assert sum(episode.failure is None for episode in dataflow.episodes.values()) == 2
+
+
+async def test_nothing_is_leased_before_every_policy_is_served() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    dataflow.add([make.task()])
+
+    async with working(dataflow, engine, is_ready=False) as node:
+        await asyncio.sleep(0.1)
+        assert not dataflow.asked
+        node.policies.set_serving(SOLVER, True)
+        await dataflow.until(lambda: len(dataflow.episodes) == 1)
+        node.policies.set_serving(SOLVER, False)
+        dataflow.add([make.task(group=1)])
+        await dataflow.until(lambda: len(dataflow.episodes) == 2)  # the request that was out already
+        dataflow.add([make.task(group=2)])
+        await asyncio.sleep(0.1)
+
+    failure = dataflow.episodes[make.task(group=1).id].failure
+    assert failure is not None
+    assert failure.boundary is Boundary.ENGINE
+    assert len(dataflow.queue) == 1
+
+
+async def test_a_failing_engine_gives_failures_and_the_loop_goes_on() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.problem = RuntimeError("out of memory")
+    dataflow.add(make.task(member=member) for member in range(8))
+
+    async with working(dataflow, engine, slots=2) as node:
+        await dataflow.until(lambda: len(dataflow.episodes) == 8)
+        engine.problem = None
+        dataflow.add([make.task(group=1)])
+        await dataflow.until(lambda: len(dataflow.episodes) == 9)
+
+    failures = [episode.failure for episode in dataflow.episodes.values() if episode.failure]
+    assert {(failure.boundary, failure.message) for failure in failures} == {
+        (Boundary.ENGINE, "RuntimeError: out of memory")
+    }
+    assert node.counters.counters()["episodes_failed"] == 8
+    assert node.counters.counters()["episodes_done"] == 1
+
+
+async def test_after_it_stops_leasing_what_runs_ends_and_nothing_begins() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.gate.clear()
+    dataflow.add(make.task(member=member) for member in range(2))
+
+    async with working(dataflow, engine) as node:
+        await engine.until_requested(2)
+        node.loop.stop_leasing()
+        dataflow.add([make.task(group=1)])
+        engine.gate.set()
+        await node.loop.idle()
+        await asyncio.sleep(0.05)
+
+    assert len(dataflow.episodes) == 2
+    assert len(dataflow.queue) == 1
+
+
+async def test_what_is_abandoned_has_no_result() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.gate.clear()
+    dataflow.add(make.task(member=member) for member in range(2))
+
+    async with working(dataflow, engine) as node:
+        await engine.until_requested(2)
+        node.loop.stop_leasing()
+        node.loop.abandon()
+        await node.loop.idle()
+
+        assert node.loop.held() == ()
+        assert node.capacity.used == 0
+    assert not dataflow.episodes
+
+
+async def test_a_task_that_runs_already_is_not_begun_twice_but_a_new_attempt_is() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.gate.clear()
+    dataflow.add([make.task(), make.task(), make.task(attempt=1)])
+
+    async with working(dataflow, engine) as node:
+        await dataflow.until(lambda: not dataflow.queue)
+        await engine.until_requested(2)
+        assert node.capacity.used == 2
+        engine.gate.set()
+        await node.loop.idle()
+
+    assert sorted(engine.requests) == ["train:0/0.0.solver.0", "train:0/0.1.solver.0"]
+
+
+async def test_a_full_outbox_stops_leasing() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    dataflow.refuse = _unreachable
+    dataflow.add(make.task(group=group) for group in range(100))
+
+    async with working(dataflow, engine, slots=2) as node:
+        await engine.until_requested(8)
+        await asyncio.sleep(0.1)
+        assert len(node.loop.held()) == 8
+        dataflow.refuse = lambda episode: False
+        await dataflow.until(lambda: len(dataflow.episodes) == 100)

@@ -1,0 +1,218 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import CorruptData, NotAuthenticated
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Probe
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.serving import ServedPolicies
+from astraflow.raas.weight_loop import Gaps, WeightLoop
+from astraflow.weights.puller import Pulled, TransferStats
+from astraflow.weights.tensors import VerifiedWeights
+from tests import make
+from tests.fakes.clock import ManualClock, settle
+from tests.fakes.engine import FakeEngine
+from tests.raas.parts import SOLVER, serving
+
+pytestmark = pytest.mark.anyio
+
+PROBE = Probe(
+    tokens=np.arange(7, dtype="<i4").tobytes(),
+    lengths=(4, 3),
+    scored_from=(2, 1),
+    logprobs=np.full(4, -1.0, dtype="<f4").tobytes(),
+)
+
+
+class FakeSource:
+    """Versions in the order a test publishes them; the newest one at a time."""
+
+    def __init__(self) -> None:
+        self.published: asyncio.Queue[Pulled | Exception] = asyncio.Queue()
+        self.committed: list[Version] = []
+        self.made = 0
+
+    def make(self, policy: PolicyId) -> "FakeSource":
+        self.made += 1
+        return self
+
+    def publish(self, version: int, *, base: int | None = None) -> None:
+        weights = replace(
+            make.verified_weights(version, probe=PROBE),
+            base=None if base is None else Version(base),
+            changes=None if base is None else {},
+        )
+        self.published.put_nowait(Pulled(weights=weights, stats=stats(version, base)))
+
+    async def newer(self) -> Pulled:
+        found = await self.published.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def commit(self, weights: VerifiedWeights) -> None:
+        self.committed.append(weights.manifest.version)
+
+
+def stats(version: int, base: int | None) -> TransferStats:
+    return TransferStats(
+        version=Version(version),
+        base=None if base is None else Version(base),
+        transfers=1,
+        full_bytes=100 if base is None else 0,
+        delta_bytes=0 if base is None else 10,
+        version_bytes=100,
+        changed_elements=None,
+        fetch_s=1.0,
+        stage_s=0.5,
+        verify_s=0.25,
+        resumes=0,
+        fallbacks=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    engine: FakeEngine
+    source: FakeSource
+    policies: ServedPolicies
+    counters: NodeCounters
+    clock: ManualClock
+    running: asyncio.Task[None]
+
+    @property
+    def is_ready(self) -> bool:
+        return self.policies.ready.is_set()
+
+
+@asynccontextmanager
+async def following() -> AsyncIterator[Following]:
+    engine, source, counters, clock = FakeEngine(), FakeSource(), NodeCounters(), ManualClock()
+    policies = serving(engine, is_ready=False)
+    loop = WeightLoop(policies[SOLVER], source.make, policies, counters=counters, gaps=Gaps(counters), clock=clock)
+    running = asyncio.create_task(loop.run())
+    try:
+        yield Following(
+            engine=engine, source=source, policies=policies, counters=counters, clock=clock, running=running
+        )
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_versions_are_loaded_measured_and_served() -> None:
+    async with following() as node:
+        await settle()
+        assert not node.is_ready
+        node.source.publish(0)
+        await settle()
+        assert node.policies.versions() == {SOLVER: 0}
+        node.engine.score_error = lambda engine: 5e-4
+        node.source.publish(3, base=0)
+        await settle()
+
+    assert node.policies.versions() == {SOLVER: 3}
+    assert [weights.base for weights in node.engine.loads] == [None, 0]
+    assert node.source.committed == [0, 3]
+    found = node.counters.counters()
+    assert (found["weight_updates_full"], found["weight_updates_delta"]) == (1, 1)
+    assert (found["weight_bytes_full"], found["weight_bytes_delta"]) == (100, 10)
+    assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.5)
+    assert found["weight_pause_s"] == 0.25, "the first load stops nobody"
+    assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
+
+
+async def test_a_gap_that_a_whole_load_mends_is_counted_and_served() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        await settle()
+        node.engine.score_error = lambda engine: 0.5 if engine.loads[-1].base is not None else 0.0
+        node.source.publish(1, base=0)
+        await settle()
+
+    assert node.policies.versions() == {SOLVER: 1}
+    assert [weights.base for weights in node.engine.loads] == [None, 0, None]
+    assert node.counters.counters()["logprob_gap_failures"] == 1
+    assert node.counters.gauges()["logprob_gap_max"] == pytest.approx(0.5)
+
+
+async def test_a_gap_that_stays_withholds_the_policy_until_a_version_passes() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        await settle()
+        node.engine.score_error = lambda engine: 0.5 if engine.version == 1 else 0.0
+        node.source.publish(1, base=0)
+        await settle()
+        assert not node.is_ready
+        assert node.policies.versions() == {}
+        assert node.engine.is_paused
+        assert node.counters.counters()["logprob_gap_failures"] == 2
+        assert "version 1 of solver: engine and trainer differ by 0.5 nats" in node.counters.errors()[-1]
+        node.source.publish(2, base=1)
+        await settle()
+
+    assert node.is_ready
+    assert not node.engine.is_paused
+    assert node.engine.loads[-1].base is None, "nothing is patched onto a version that was bad"
+
+
+async def test_requests_in_flight_end_when_their_version_turns_out_bad() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        await settle()
+        node.engine.gate.clear()
+        (port,) = node.policies.ports(make.task(), node.counters).values()
+        prompt = port.tokenizer.encode("hi")
+        asking = asyncio.create_task(port.generate(prompt, make.sampling()))
+        await node.engine.until_requested(1)
+        node.engine.score_error = lambda engine: float("nan")
+        node.source.publish(1, base=0)
+        await settle()
+
+    assert "was cut short" in str(asking.exception())
+
+
+async def test_a_version_that_does_not_load_is_fetched_again_later() -> None:
+    async with following() as node:
+        node.engine.load_problem = lambda weights: ValueError("no such tensor")
+        node.source.publish(0)
+        await settle()
+        assert not node.is_ready
+        assert node.source.made == 2
+        assert node.counters.counters()["weight_failures"] == 1
+        assert "ValueError: no such tensor" in node.counters.errors()[-1]
+        node.engine.load_problem = lambda weights: None
+        node.source.publish(0)
+        await node.clock.pass_time(2.0)
+
+    assert node.policies.versions() == {SOLVER: 0}
+    assert not node.engine.is_paused
+
+
+async def test_while_no_version_can_be_had_the_old_one_serves_on() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        await settle()
+        node.source.published.put_nowait(CorruptData("even the full snapshot"))
+        await settle()
+        assert node.policies.versions() == {SOLVER: 0}
+        assert node.counters.counters()["weight_failures"] == 1
+        node.source.publish(1, base=0)
+        await settle()
+        assert node.policies.versions() == {SOLVER: 0}
+        await node.clock.pass_time(2.0)
+
+    assert node.policies.versions() == {SOLVER: 1}
+
+
+async def test_what_no_retry_helps_rises() -> None:
+    async with following() as node:
+        node.source.published.put_nowait(NotAuthenticated("wrong token"))
+
+        with pytest.raises(NotAuthenticated):
+            await node.running
