@@ -1,6 +1,6 @@
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from astraflow.weights.config import PullConfig
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
 from astraflow.weights.tensors import SnapshotTensors, tensor_bits
-from astraflow.wire.channel import Link, dial
+from astraflow.wire.channel import dial
+from tests.weights.rewriting import RewrittenPlane, rewritten
 from tests.weights.running import TOKEN, BriskClock, Wire, client_of, weight_store
 from tests.weights.versions import POLICY, history, layout, snapshot, stepped
 
@@ -24,33 +25,6 @@ pytestmark = pytest.mark.anyio
 
 LARGE = {"w": (Dtype.BFLOAT16, (1024, 2048)), "b": (Dtype.FLOAT32, (1000,))}
 """Several chunks."""
-
-
-class RewrittenPlane(WeightPlaneClient):
-    """A real plane whose answers a test may change on their way."""
-
-    def __init__(self, link: Link) -> None:
-        super().__init__(link)
-        self.on_plan: Callable[[TransferPlan], Awaitable[TransferPlan]] | None = None
-        self.on_chunk: Callable[[Chunk], Chunk] | None = None
-        self.fetched: list[tuple[Transfer, int]] = []
-        self.has_fetched = asyncio.Event()
-
-    async def plan(self, policy: PolicyId, *, have: Version | None, want: Version | None = None) -> TransferPlan:
-        plan = await super().plan(policy, have=have, want=want)
-        return await self.on_plan(plan) if self.on_plan else plan
-
-    async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncGenerator[Chunk, None]:
-        self.fetched.append((transfer, offset))
-        self.has_fetched.set()
-        async for chunk in super().fetch(transfer, offset=offset):
-            yield self.on_chunk(chunk) if self.on_chunk else chunk
-
-
-@asynccontextmanager
-async def rewritten(address: str) -> AsyncIterator[RewrittenPlane]:
-    async with dial(address, token=TOKEN) as link:
-        yield RewrittenPlane(link)
 
 
 def puller_of(client: WeightPlaneClient, config: PullConfig | None = None) -> Puller:
