@@ -1,0 +1,58 @@
+# What people type. PYTHON=... chooses the interpreter, ARGS=... goes on to the command.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+WRITTEN := pyproject.toml constraints.txt
+
+.PHONY: help demo test check format setup protos constraints clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make demo ARGS=--headless
+	$(BIN)/astraflow demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## all tests, on two cores: make test ARGS="-k recipe"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev ## everything that is found without running anything
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+	$(BIN)/djlint --lint --quiet web/templates
+
+format: $(VENV)/.installed-dev ## as ruff likes it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(VENV)/.installed-dev ## .venv with everything to work on the project
+	$(BIN)/pre-commit install
+
+protos: $(VENV)/.installed-dev ## generate astraflow/wire/pb from astraflow/wire/protos
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m astraflow.wire.generate
+
+constraints: $(VENV)/.installed-dev ## write down the releases that .venv has now
+	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove .venv and what tools left behind
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The demo needs no tools for developers; both install once, and again when what they install has changed.
+$(VENV)/.installed-train: $(VENV)/.made $(WRITTEN)
+	$(INSTALL) -e '.[train]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
+	$(INSTALL) -e '.[train,dev]'
+	@touch $@ $(VENV)/.installed-train
+
+$(VENV)/.made:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here: install Python 3.11, or name another: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
