@@ -1,6 +1,6 @@
 """The data plane: what nodes and trainers say to dataflow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.ids import NodeId, PolicyId, Version
@@ -38,9 +38,16 @@ class NodeDataClient:
         reply = await self._link.call(self._stub.Join, encode_facts(facts), timeout_s=TIMEOUT_S)
         return decode_welcome(reply)
 
-    async def lease(self, node: NodeId, capacity: int, *, wait_s: float) -> Lease:
-        """Up to `capacity` tasks; waits up to `wait_s` for the first one, then answers empty."""
-        request = pb.LeaseRequest(node=node, capacity=capacity, wait_s=wait_s)
+    async def lease(
+        self, node: NodeId, capacity: int, *, wait_s: float, versions: Mapping[PolicyId, Version] | None = None
+    ) -> Lease:
+        """Up to `capacity` tasks; waits up to `wait_s` for the first one, then answers empty.
+
+        versions: what the node serves now. New groups are issued to it only as far as work begun with these versions
+        can still be trained on in time; beats tell of newer ones while this call waits.
+        """
+        known = {str(policy): int(version) for policy, version in (versions or {}).items()}
+        request = pb.LeaseRequest(node=node, capacity=capacity, wait_s=wait_s, versions=known)
         return decode_lease(await self._link.call(self._stub.Lease, request, timeout_s=wait_s + TIMEOUT_S))
 
     async def push(self, node: NodeId, episodes: Sequence[Episode]) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """What nodes do to a run: join, lease, push, beat, leave."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Task
 from astraflow.contract.trajectories import Episode, Group
 from astraflow.dataflow.admitting.admitter import Admission
@@ -32,17 +32,24 @@ class NodeSide:
             for earlier in replaced:
                 flow.return_all_of(earlier.id)
             flow.leases.renew(node.id, facts.running, now=now)
-        self._run.events.add("node_joined", node.id, f"{facts.name} in pool {facts.pool} with engine {facts.engine}")
+        if facts.engine:  # a node that has yet to learn which engine to build joins again when it has
+            self._run.events.add("node_joined", node.id, f"{facts.name}, pool {facts.pool}, engine {facts.engine}")
         self._run.notify()
         return node
 
-    async def lease(self, node_id: NodeId, capacity: int, *, wait_s: float) -> Lease:
-        """Up to `capacity` tasks, waiting up to `wait_s` for the first. Raises: UnknownNode."""
+    async def lease(
+        self, node_id: NodeId, capacity: int, *, versions: Mapping[PolicyId, Version], wait_s: float
+    ) -> Lease:
+        """Up to `capacity` tasks for a node that serves `versions`, waiting up to `wait_s` for the first.
+
+        Raises: UnknownNode.
+        """
+        self._run.registry.get(node_id).versions = versions
         deadline = self._run.clock.now() + wait_s
         while True:
             change = self._run.change()
             node = self._run.registry.get(node_id)
-            tasks = [] if node.drain_reason is not None else self._lease(node_id, capacity)
+            tasks = [] if node.drain_reason is not None else self._lease(node, capacity)
             if tasks or not await change.within(deadline - self._run.clock.now()):
                 await self._run.journal.durable()
                 return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
@@ -62,7 +69,10 @@ class NodeSide:
     def beat(self, status: NodeStatus) -> Directive:
         """A node reports, which renews its leases. Raises: UnknownNode."""
         now = self._run.clock.now()
+        served = self._run.registry.get(status.node).versions
         directive = self._run.registry.beat(status, now=now)
+        if status.versions != served:
+            self._run.notify()  # newer weights may be what the gate waits for
         for flow in self._run.flows.values():
             flow.leases.renew(status.node, status.running, now=now)
         return directive
@@ -88,31 +98,32 @@ class NodeSide:
             )
         self._run.notify()
 
-    def _lease(self, node_id: NodeId, capacity: int) -> list[Task]:
+    def _lease(self, node: Node, capacity: int) -> list[Task]:
         """Queued tasks first, then new groups from the flows in turn, as the gates allow."""
         tasks: list[Task] = []
         now = self._run.clock.now()
         for flow in self._run.flows.values():
-            tasks += flow.leases.lease(node_id, capacity - len(tasks), now=now)
+            tasks += flow.leases.lease(node.id, capacity - len(tasks), now=now)
         flows = list(self._run.flows.values())
         idle = 0
         while len(tasks) < capacity and idle < len(flows):
             flow = flows[self._next_flow % len(flows)]
             self._next_flow += 1
-            if not self._may_issue(flow):
+            if not self._may_issue(flow, node):
                 idle += 1
                 continue
             idle = 0
             self._run.records.issued(flow.issue())
             for policy in flow.policies:
                 self._run.streams[policy].counts.issued += 1
-            tasks += flow.leases.lease(node_id, capacity - len(tasks), now=now)
+            tasks += flow.leases.lease(node.id, capacity - len(tasks), now=now)
         return tasks
 
-    def _may_issue(self, flow: Flow) -> bool:
+    def _may_issue(self, flow: Flow, node: Node) -> bool:
+        """Whether the gates let another group out to a node: what it begins is as old as the weights it serves."""
         if flow.is_paused or self._run.journal.failure is not None:
             return False
-        return all(self._run.streams[policy].issue_room > 0 for policy in flow.policies)
+        return all(self._run.streams[policy].issue_room(node.versions.get(policy)) > 0 for policy in flow.policies)
 
     def _push(self, episode: Episode) -> str:
         flow = self._flow_of(episode.task)

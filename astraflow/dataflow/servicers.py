@@ -12,7 +12,7 @@ from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.trainer_side import TrainerSide
-from astraflow.wire.codec_common import decode_facts
+from astraflow.wire.codec_common import decode_facts, decode_versions
 from astraflow.wire.codec_control import encode_report, encode_sample
 from astraflow.wire.codec_data import (
     decode_episode,
@@ -50,7 +50,9 @@ class NodeDataService(NodeDataServicer):
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
         """See the proto."""
         wait_s = min(request.wait_s, MAX_WAIT_S)
-        return encode_lease(await self._nodes.lease(NodeId(request.node), request.capacity, wait_s=wait_s))
+        versions = decode_versions(request.versions)
+        lease = await self._nodes.lease(NodeId(request.node), request.capacity, versions=versions, wait_s=wait_s)
+        return encode_lease(lease)
 
     async def Push(self, request: data.PushRequest, context: Any) -> data.PushReply:  # noqa: N802
         """See the proto."""

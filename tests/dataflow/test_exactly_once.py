@@ -52,7 +52,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule(capacity=st.integers(1, 5))
     def a_node_leases(self, capacity: int) -> None:
-        lease = self.loop.run(self.nodes.lease(self.node, capacity, wait_s=0))
+        lease = self.loop.run(self.nodes.lease(self.node, capacity, versions={}, wait_s=0))
         self.held += lease.tasks
 
     @rule(data=st.data(), lag=st.integers(0, MAX_STALENESS + 1), fails=st.booleans())

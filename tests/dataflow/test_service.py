@@ -81,6 +81,19 @@ async def test_the_gate_stops_issuing_at_the_staleness_bound(tmp_path: Path) -> 
         assert (await service.nodes.lease(node, 1, wait_s=0.05)).tasks == ()
 
 
+async def test_a_node_behind_gets_only_what_can_still_be_trained_in_time(tmp_path: Path) -> None:
+    solver = PolicyId("solver")
+    async with running(tmp_path, config(batch_groups=1, max_staleness=1, group_size=1)) as service:
+        node = (await service.nodes.join(facts())).node
+        await service.trainer().attach(version=Version(1), backend="single", is_simulated=False)
+        behind = await service.nodes.lease(node, 100, wait_s=0, versions={solver: Version(0)})
+        assert len(behind.tasks) == (0 + 1 + 1) * 1
+        waiting = asyncio.create_task(service.nodes.lease(node, 100, wait_s=10, versions={solver: Version(0)}))
+        await asyncio.sleep(0.05)
+        await service.nodes.beat(NodeStatus(node=node, running=(), versions={solver: Version(1)}))
+        assert len((await waiting).tasks) == (1 + 1 + 1) * 1 - len(behind.tasks)
+
+
 async def test_a_waiting_lease_wakes_when_the_trainer_advances(tmp_path: Path) -> None:
     async with running(tmp_path, config(max_staleness=0)) as service:
         await produce(service, 2)
@@ -160,7 +173,7 @@ async def test_leaving_returns_tasks_at_once(tmp_path: Path) -> None:
 async def test_a_node_that_restarts_replaces_its_earlier_self(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         first = (await service.nodes.join(facts("same"))).node
-        await service.nodes.lease(first, 8, wait_s=1)
+        await service.nodes.lease(first, 8, wait_s=1, versions={PolicyId("solver"): Version(0)})
         second = (await service.nodes.join(facts("same"))).node
         assert first != second
         assert len((await service.nodes.lease(second, 8, wait_s=1)).tasks) == 8

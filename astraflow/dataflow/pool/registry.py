@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.contract.errors import UnknownNode
-from astraflow.contract.ids import NodeId
+from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.reports import NodeState
 from astraflow.contract.tasks import Directive, Json, NodeFacts, NodeStatus
 
@@ -33,6 +33,8 @@ class Node:
     beat_at: float
     """Monotonic seconds."""
     status: NodeStatus | None = None
+    versions: Mapping[PolicyId, Version] = field(default_factory=dict)
+    """What it serves, as far as it told last."""
     drain_reason: str | None = None
     lease_expiries: int = 0
     is_lost: bool = False
@@ -49,7 +51,7 @@ class Node:
             return NodeState.LOST
         if self.drain_reason is not None:
             return NodeState.DRAINING
-        return NodeState.READY if self.status is not None and self.status.versions else NodeState.JOINING
+        return NodeState.READY if self.versions else NodeState.JOINING
 
     def rates(self) -> tuple[float, float]:
         """Episodes and tokens per second over the window."""
@@ -75,6 +77,8 @@ class Registry:
         """Register; returns the node and the earlier incarnations that it replaces."""
         replaced = [node for node in self._live() if node.facts.name == facts.name]
         for node in replaced:
+            if node.state is NodeState.JOINING:
+                del self._nodes[node.id]  # it never took part
             node.is_gone = True
         self._incarnations += 1
         node = Node(id=NodeId(f"{facts.name}.{self._incarnations}"), facts=facts, joined_at=wall, beat_at=now)
@@ -93,6 +97,7 @@ class Registry:
         """A node reports; returns what it is told. Raises: UnknownNode."""
         node = self.get(status.node)
         node.status = status
+        node.versions = status.versions
         node.beat_at = now
         done, tokens = (status.counters.get(key, 0.0) for key in ("episodes_done", "tokens_generated"))
         node.history.append((now, done, tokens))

@@ -86,12 +86,15 @@ class Stream:
         self._rewards_since_step: list[float] = []
         self._was_delivered = False
 
-    @property
-    def issue_room(self) -> int:
-        """How many more groups the staleness gate lets out."""
+    def issue_room(self, served: Version | None = None) -> int:
+        """How many more groups the staleness gate lets out.
+
+        served: the version a node would begin them with, where it is behind the trainer's; what is begun with older
+        weights has as much less time to be trained on.
+        """
         dropped = self.counts.refused + sum(self.counts.dropped.values())
         return issue_room(
-            version=self.version,
+            version=self.version if served is None else min(served, self.version),
             max_staleness=self.max_staleness,
             batch_groups=self.batch_groups,
             issued=self.counts.issued,
