@@ -16,7 +16,9 @@ def prompt(ordinal: int = 0) -> Prompt:
     return Prompt(id=PromptId(f"letters:{ordinal}"), fields={"question": "rev abcd=", "answer": "dcba"})
 
 
-def task(*, flow: str = "train", group: int = 0, member: int = 0, attempt: int = 0) -> Task:
+def task(
+    *, flow: str = "train", group: int = 0, member: int = 0, attempt: int = 0, prompt_given: Prompt | None = None
+) -> Task:
     group_id = GroupId(f"{flow}:{group}")
     return Task(
         id=TaskId(f"{group_id}/{member}"),
@@ -24,7 +26,7 @@ def task(*, flow: str = "train", group: int = 0, member: int = 0, attempt: int =
         flow=FlowId(flow),
         member=member,
         attempt=attempt,
-        prompt=prompt(group),
+        prompt=prompt_given or prompt(group),
     )
 
 

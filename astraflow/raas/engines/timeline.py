@@ -81,9 +81,7 @@ class Writing:
         >>> Writing(began_at=1, first_token_s=0.5, tokens=9, tokens_per_s=10).written_at(1.75)
         3
         """
-        since_first_s = time - self.began_at - self.first_token_s
-        if since_first_s < 0:
-            return 0
         if time >= self.ends_at:
             return self.tokens
-        return min(self.tokens, 1 + int(since_first_s * self.tokens_per_s))
+        since_first_s = time - self.began_at - self.first_token_s
+        return 0 if since_first_s < 0 else min(self.tokens, 1 + int(since_first_s * self.tokens_per_s))

@@ -1,0 +1,299 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
+from astraflow.contract.ids import PolicyId, PromptId, Version
+from astraflow.contract.tasks import Directive, Prompt, Task
+from astraflow.contract.weights import Dtype
+from astraflow.raas.config import RaasConfig
+from astraflow.raas.service import serve
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.service import running
+from astraflow.wire.channel import dial
+from astraflow.wire.server import Listen
+from tests import make
+from tests.fakes.dataflow import TOKEN, FakeDataflow, flow
+
+pytestmark = pytest.mark.anyio
+
+QUICK: dict[str, Any] = {
+    "kind": "scripted",
+    "first_token_s": {"mean": 0.001},
+    "tokens": {"mean": 8},
+    "tokens_per_s": 0,
+    "swap_s": 0,
+    "accuracy_start": 1.0,
+    "accuracy_ceiling": 1.0,
+}
+SLOW: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean": 0.5}}
+ENDLESS: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean": 3600}}
+
+
+def tasks(count: int, *, begin: int = 0) -> list[Task]:
+    """Tasks that the scripted engine can answer."""
+    prompt = Prompt(id=PromptId("scripted:0"), fields={"question": "say right", "answer": "right"})
+    return [make.task(group=group, prompt_given=prompt) for group in range(begin, begin + count)]
+
+
+async def publish(address: str, version: int, policy: str = "solver") -> None:
+    bits = np.random.default_rng(0).integers(0, 2**16, 4096).astype("<u2")
+    bits[version] ^= 1
+    async with dial(address, token=TOKEN) as link:
+        publisher = Publisher(WeightPlaneClient(link), PolicyId(policy))
+        await publisher.publish(Version(version), {"weight": (Dtype.BFLOAT16, (4096,), bits)})
+        await publisher.wait()
+
+
+@asynccontextmanager
+async def weight_store(directory: Path, *, port: int = 0) -> AsyncIterator[str]:
+    listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+    async with running(WeightsConfig(), listen=listen, directory=directory / "weights") as address:
+        yield address
+
+
+@dataclass(slots=True, kw_only=True)
+class Serving:
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+    async def until_ended(self) -> float:
+        """Seconds until the service returned."""
+        began = time.monotonic()
+        async with asyncio.timeout(10):
+            await asyncio.wait({self.task})
+        return time.monotonic() - began
+
+
+@asynccontextmanager
+async def node(address: str, *, token: str = TOKEN, **options: Any) -> AsyncIterator[Serving]:
+    """A node that serves while the block runs."""
+    config = RaasConfig.parse({"name": "node", "engine": QUICK, "capacity": 8, **options}, where="node")
+    stop = asyncio.Event()
+    serving = Serving(
+        stop=stop, task=asyncio.create_task(serve(config, dataflow=address, token=token, tls=None, stop=stop))
+    )
+    try:
+        yield serving
+    finally:
+        stop.set()
+        await asyncio.wait({serving.task})
+    serving.task.result()
+
+
+async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(20))
+        async with dataflow.serving() as address, node(address, pool="mine", price_per_hour=2.5):
+            await dataflow.until(lambda: len(dataflow.beats) > 3)
+            assert not dataflow.asked, "nothing is leased before there is a version"
+            assert dataflow.beats[-1].versions == {}
+            await publish(weights, 0)
+            await dataflow.until(lambda: len(dataflow.episodes) == 20)
+            await publish(weights, 1)
+            await dataflow.until(lambda: dataflow.beats[-1].versions == {"solver": 1})
+            dataflow.add(tasks(20, begin=20))
+            await dataflow.until(lambda: dataflow.beats[-1].counters["episodes_done"] == 40)
+
+    versions = [episode.trajectories[0].oldest_version for episode in dataflow.episodes.values()]
+    assert sorted(version for version in versions if version is not None) == [0] * 20 + [1] * 20
+    assert {episode.trajectories[0].reward for episode in dataflow.episodes.values()} == {1.0}
+    facts = dataflow.joins[-1]
+    assert (facts.name, facts.pool, facts.engine, facts.capacity) == ("node", "mine", "scripted", 8)
+    assert (facts.is_simulated, facts.price_per_hour) == (True, 2.5)
+    counters = dataflow.beats[-1].counters
+    assert (counters["weight_updates_full"], counters["weight_updates_delta"]) == (1, 1)
+    assert 0 < counters["weight_bytes_delta"] < counters["weight_bytes_full"] == 8192
+    assert counters["tokens_generated"] >= 40 * 6
+    assert counters["busy_s"] > 0
+    assert dataflow.left == ["stopped"]
+
+
+async def test_stopping_returns_leases_at_once(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(5))
+        async with dataflow.serving() as address, node(address, engine=ENDLESS) as serving:
+            await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
+            serving.stop.set()
+            took_s = await serving.until_ended()
+
+    assert took_s < 2
+    assert len(dataflow.returned) == 5
+    assert not dataflow.episodes
+
+
+async def test_stopping_with_a_drain_finishes_what_runs_first(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(5))
+        async with dataflow.serving() as address, node(address, engine=SLOW, drain_s=5.0) as serving:
+            await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
+            serving.stop.set()
+            await serving.until_ended()
+
+    assert len(dataflow.episodes) == 5
+    assert dataflow.returned == []
+
+
+async def test_a_drained_node_finishes_what_runs_and_leaves(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(5))
+        async with dataflow.serving() as address, node(address, engine=SLOW) as serving:
+            await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
+            dataflow.directive = Directive(action="drain", reason="fewer are needed")
+            await serving.until_ended()
+
+    assert len(dataflow.episodes) == 5
+    assert dataflow.left == ["fewer are needed"]
+
+
+async def test_a_node_told_to_leave_hands_everything_back(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(5))
+        async with dataflow.serving() as address, node(address, engine=ENDLESS) as serving:
+            await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
+            dataflow.directive = Directive(action="drain", reason="fewer are needed")
+            await asyncio.sleep(0.2)
+            assert not serving.task.done()
+            dataflow.directive = Directive(action="leave", reason="now")
+            await serving.until_ended()
+
+    assert len(dataflow.returned) == 5
+
+
+async def test_a_node_outlives_a_restart_of_dataflow(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(4))
+        async with dataflow.serving() as address:
+            serving = asyncio.create_task(_run_until_stopped(address, stop := asyncio.Event()))
+            await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 4)
+        dataflow.forget()
+        await asyncio.sleep(0.7)
+        async with dataflow.serving(int(address.rpartition(":")[2])):
+            dataflow.add(tasks(4, begin=4))
+            await dataflow.until(lambda: len(dataflow.episodes) == 8)
+            stop.set()
+            await serving
+
+    assert dataflow.fates.count("accepted") == 8
+    assert len(dataflow.joins[-1].running) == 4
+    assert dataflow.left == ["stopped"]
+
+
+async def _run_until_stopped(address: str, stop: asyncio.Event) -> None:
+    config = RaasConfig.parse({"name": "node", "engine": SLOW, "capacity": 4}, where="node")
+    await serve(config, dataflow=address, token=TOKEN, tls=None, stop=stop)
+
+
+async def test_without_the_weight_store_the_old_version_serves_on(tmp_path: Path) -> None:
+    dataflow = FakeDataflow()
+    async with dataflow.serving() as address:
+        async with weight_store(tmp_path) as weights:
+            dataflow.weights_address = weights
+            await publish(weights, 0)
+            stop = asyncio.Event()
+            config = RaasConfig.parse({"name": "node", "engine": QUICK, "capacity": 4}, where="node")
+            serving = asyncio.create_task(serve(config, dataflow=address, token=TOKEN, tls=None, stop=stop))
+            await dataflow.until(lambda: bool(dataflow.beats) and dataflow.beats[-1].versions == {"solver": 0})
+        dataflow.add(tasks(4))
+        await dataflow.until(lambda: len(dataflow.episodes) == 4)
+        async with weight_store(tmp_path, port=int(weights.rpartition(":")[2])):
+            await publish(weights, 1)
+            await dataflow.until(lambda: dataflow.beats[-1].versions == {"solver": 1})
+        stop.set()
+        await serving
+
+
+async def test_another_run_at_the_same_address_is_begun_anew(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        await publish(weights, 0)
+        dataflow = FakeDataflow(weights_address=weights)
+        async with dataflow.serving() as address, node(address):
+            await dataflow.until(lambda: bool(dataflow.asked))
+            dataflow.run = "another"
+            dataflow.flows = (flow("other"),)
+            dataflow.forget()
+            dataflow.notify()
+            await dataflow.until(lambda: len(dataflow.joins) >= 4)
+            dataflow.add([make.task(flow="other", prompt_given=tasks(1)[0].prompt)])
+            await dataflow.until(lambda: len(dataflow.episodes) == 1)
+
+    assert dataflow.episodes[make.task(flow="other").id].failure is None
+
+
+async def test_two_policies_work_together_on_one_node(tmp_path: Path) -> None:
+    async with weight_store(tmp_path) as weights:
+        dataflow = FakeDataflow(
+            flows=(flow(workflow={"kind": "solve_and_verify"}),),
+            policies=("solver", "verifier", "bystander"),
+            weights_address=weights,
+        )
+        dataflow.add(tasks(200))
+        engine = {**QUICK, "accuracy_start": 0.5, "accuracy_gain": 0}
+        async with dataflow.serving() as address, node(address, engine=engine):
+            await publish(weights, 0, "solver")
+            await dataflow.until(lambda: len(dataflow.beats) > 10)
+            assert not dataflow.asked, "the verifier has no version yet"
+            await publish(weights, 0, "verifier")
+            await dataflow.until(lambda: len(dataflow.episodes) == 200)
+
+    assert dataflow.beats[-1].versions == {"solver": 0, "verifier": 0}
+    found = [one for episode in dataflow.episodes.values() for one in episode.trajectories]
+    assert sum(one.policy == "verifier" for one in found) == 200
+    assert 200 < sum(one.policy == "solver" for one in found) < 400
+    assert 0.3 < np.mean([one.reward for one in found]) < 0.7
+
+
+async def test_a_wrong_token_and_a_missing_dataflow_are_said(tmp_path: Path) -> None:
+    async with FakeDataflow().serving() as address:
+        with pytest.raises(ExceptionGroup) as refused:
+            async with node(address, token="wrong") as serving:
+                await serving.until_ended()
+    assert isinstance(_cause(refused.value), NotAuthenticated)
+
+    with pytest.raises(ExceptionGroup) as unreachable:
+        async with node(address, join_timeout_s=0.3) as serving:
+            await serving.until_ended()
+    assert isinstance(_cause(unreachable.value), Unavailable)
+
+
+async def test_what_cannot_be_built_is_said_and_the_node_leaves(tmp_path: Path) -> None:
+    dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "nobody"}),))
+    async with dataflow.serving() as address:
+        with pytest.raises(ExceptionGroup) as missing:
+            async with node(address) as serving:
+                await serving.until_ended()
+
+    assert "needs the policy 'nobody', which this run does not have: solver" in str(_cause(missing.value))
+    assert "nobody" in dataflow.left[0]
+
+
+def _cause(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def test_a_bad_name_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="is not a name"):
+        RaasConfig.parse({"name": "my node!"}, where="node")
+    assert "-" in RaasConfig().name

@@ -1,0 +1,53 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.ids import Version
+from astraflow.raas.engines.timeline import Timeline, Writing
+from tests.fakes.clock import ManualClock
+
+seconds = st.floats(0, 100, allow_nan=False)
+
+
+@given(
+    began_at=seconds,
+    first_token_s=seconds,
+    tokens=st.integers(1, 50),
+    tokens_per_s=st.sampled_from([0.0, 0.3, 7.0, 1e4]),
+    times=st.lists(seconds, max_size=10),
+)
+def test_tokens_are_written_in_order_and_all_by_the_end(
+    began_at: float, first_token_s: float, tokens: int, tokens_per_s: float, times: list[float]
+) -> None:
+    writing = Writing(began_at=began_at, first_token_s=first_token_s, tokens=tokens, tokens_per_s=tokens_per_s)
+
+    counts = [writing.written_at(time) for time in sorted([*times, writing.ends_at])]
+
+    assert counts == sorted(counts)
+    assert all(0 <= count <= tokens for count in counts)
+    assert writing.written_at(writing.ends_at) == tokens
+    assert writing.written_at(began_at - 1) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["pass", "stop", "start", "load"]), st.floats(0, 1)), max_size=30))
+def test_spans_cover_what_was_written_with_versions_that_only_grow(steps: list[tuple[str, float]]) -> None:
+    clock = ManualClock()
+    timeline = Timeline(clock)
+    timeline.load(Version(0))
+    writing = Writing(began_at=timeline.now(), first_token_s=0.5, tokens=40, tokens_per_s=8.0)
+    version = 0
+
+    for step, duration_s in steps:
+        match step:
+            case "pass":
+                clock.advance(duration_s)
+            case "stop":
+                timeline.stop()
+            case "start":
+                timeline.start()
+            case "load":
+                version += 1
+                timeline.load(Version(version))
+        spans = timeline.spans(writing, until=timeline.now())
+        assert sum(span.length for span in spans) == writing.written_at(timeline.now())
+        assert [span.version for span in spans] == sorted({span.version for span in spans})
+        assert all(span.length > 0 and span.version <= version for span in spans)
