@@ -10,6 +10,7 @@ import grpc
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.wire.errors import from_status
+from astraflow.wire.pem import authorities, pair
 
 PROTOCOL = "1"
 """Version of the planes. A peer that speaks another one is refused by name instead of misunderstood."""
@@ -50,8 +51,9 @@ class Link:
     """
 
     def __init__(self, address: str, *, token: str, tls: ClientTls | None = None) -> None:
-        if ":" not in address:
-            raise InvalidInput(f"address {address!r} has no port: write HOST:PORT")
+        _check_address(address)
+        if not (token.isascii() and token.isprintable()):
+            raise InvalidInput("the run token has characters that cannot be sent: take the one that the run printed")
         self.address = address
         self.channel = _channel(address, tls)
         self._metadata = (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
@@ -90,23 +92,26 @@ class Link:
 
 
 def dial(address: str, *, token: str, tls: ClientTls | None = None) -> Link:
-    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address without a port."""
+    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address, token or TLS file that cannot work."""
     return Link(address, token=token, tls=tls)
+
+
+def _check_address(address: str) -> None:
+    """gRPC would try a malformed address for ever, and takes port 65537 for port 1."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        raise InvalidInput(f"address {address!r} has no port: write HOST:PORT")
+    if not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 2**16):
+        raise InvalidInput(f"address {address!r} is not of the form HOST:PORT, as in 127.0.0.1:7000")
 
 
 def _channel(address: str, tls: ClientTls | None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    if (tls.certificate is None) != (tls.key is None):
+        raise InvalidInput("TLS: a client's certificate and its key come together")
+    key, chain = pair(tls.certificate, tls.key) if tls.certificate and tls.key else (None, None)
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=_read(tls.ca),
-        private_key=_read(tls.key) if tls.key else None,
-        certificate_chain=_read(tls.certificate) if tls.certificate else None,
+        root_certificates=authorities(tls.ca), private_key=key, certificate_chain=chain
     )
     return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as problem:
-        raise InvalidInput(f"TLS file {path} cannot be read: {problem.strerror}") from problem

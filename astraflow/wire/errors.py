@@ -45,8 +45,8 @@ _BY_CODE: dict[grpc.StatusCode, type[errors.AstraFlowError]] = {
 def to_status(problem: Exception) -> tuple[grpc.StatusCode, str, str]:
     """Code, message and type name for what a handler raised.
 
-    A full disk is recognised wherever it surfaces. What is not in the table leaves as INTERNAL without details: they are in
-    the server's log.
+    A full disk is recognised wherever it surfaces. What is not in the table leaves as INTERNAL without details: they
+    are in the server's log.
     """
     if is_disk_full(problem):
         problem = errors.StorageFull(

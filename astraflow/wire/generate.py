@@ -1,6 +1,8 @@
 """Generate `pb/` from `protos/`: `python -m astraflow.wire.generate [OUT_DIR]` (needs the `dev` extra)."""
 
+import os
 import re
+import shutil
 import sys
 from importlib import resources
 from pathlib import Path
@@ -22,13 +24,23 @@ def generate(out: Path) -> list[Path]:
         f"--python_out={out}",
         f"--grpc_python_out={out}",
     ]
-    arguments += [f"--mypy_out=quiet:{out}", f"--mypy_grpc_out=quiet,only_async:{out}", *map(str, protos)]
+    arguments += [_plugin("mypy"), f"--mypy_out=quiet:{out}"]
+    arguments += [_plugin("mypy_grpc"), f"--mypy_grpc_out=quiet,only_async:{out}", *map(str, protos)]
     if protoc.main(arguments) != 0:
         raise SystemExit("protoc failed; its message is above")
     written = sorted(path for path in out.iterdir() if "_pb2" in path.name and path.suffix in {".py", ".pyi"})
     for path in written:
         path.write_text(_absolute_imports(path.read_text()))
     return written
+
+
+def _plugin(name: str) -> str:
+    """Where the plug-in is: beside this interpreter, whose environment need not be on the path."""
+    program = f"protoc-gen-{name}"
+    found = shutil.which(program, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if found is None:
+        raise SystemExit(f"{program} is not installed: install the dev extra")
+    return f"--plugin={program}={found}"
 
 
 def _absolute_imports(source: str) -> str:

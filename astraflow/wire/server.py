@@ -14,6 +14,7 @@ from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMi
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import ERROR_KEY, to_status
+from astraflow.wire.pem import authorities, pair
 
 log = get_logger()
 
@@ -63,7 +64,7 @@ async def serving(listen: Listen, *add: Callable[[grpc.aio.Server], None]) -> As
     port = _bind(server, listen)
     await server.start()
     try:
-        yield f"{listen.host}:{port}"
+        yield _address(listen.host, port)
     finally:
         await server.stop(listen.drain_s)
 
@@ -79,7 +80,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _bind(server: grpc.aio.Server, listen: Listen) -> int:
-    address = f"{listen.host}:{listen.port}"
+    address = _address(listen.host, listen.port)
+    if not 0 <= listen.port < 2**16:  # gRPC would take 65537 for 1
+        raise InvalidInput(f"cannot listen on {address}: ports go from 1 to 65535, and 0 takes a free one")
     try:
         if listen.tls is None:
             return server.add_insecure_port(address)
@@ -91,13 +94,18 @@ def _bind(server: grpc.aio.Server, listen: Listen) -> int:
         ) from None
 
 
+def _address(host: str, port: int) -> str:
+    """`HOST:PORT`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    try:
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
-    except OSError as problem:
-        raise InvalidInput(f"TLS file {problem.filename} cannot be read: {problem.strerror}") from problem
-    return grpc.ssl_server_credentials([pair], root_certificates=client_ca, require_client_auth=client_ca is not None)
+    client_ca = authorities(tls.client_ca) if tls.client_ca else None
+    return grpc.ssl_server_credentials(
+        [pair(tls.certificate, tls.key)],
+        root_certificates=client_ca,
+        require_client_auth=client_ca is not None,
+    )
 
 
 class _Door(grpc.aio.ServerInterceptor):

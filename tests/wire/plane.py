@@ -1,0 +1,60 @@
+"""A plane whose handlers do what a test says, and calls to it through a real link."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from astraflow.wire.channel import Link
+from astraflow.wire.pb import data_plane_pb2 as pb
+from astraflow.wire.pb.data_plane_pb2_grpc import (
+    TrainerDataServicer,
+    TrainerDataStub,
+    add_TrainerDataServicer_to_server,
+)
+
+TOKEN = "run-token"
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Plane(TrainerDataServicer):
+    """`Attach` answers one request, `PullBatch` streams `pieces` pieces and then does the same."""
+
+    def __init__(self, handle: Callable[[], Awaitable[object]] | None = None, *, pieces: int = 0) -> None:
+        self._handle = handle
+        self._pieces = pieces
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """For `serving`."""
+        add_TrainerDataServicer_to_server(self, server)
+
+    async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
+        if self._handle is not None:
+            await self._handle()
+        return pb.AttachReply(run=request.policy)
+
+    async def PullBatch(  # noqa: N802 (gRPC's name)
+        self, request: pb.PullBatchRequest, context: Context
+    ) -> AsyncIterator[pb.BatchPiece]:
+        for _ in range(self._pieces):
+            yield pb.BatchPiece()
+        if self._handle is not None:
+            await self._handle()
+
+    async def ReportStep(  # noqa: N802 (gRPC's name)
+        self, request: pb.ReportStepRequest, context: Context
+    ) -> pb.ReportStepReply:
+        return pb.ReportStepReply()
+
+
+async def unary(link: Link, *, payload: str = "run", timeout_s: float = 10.0) -> str:
+    """One call with one reply; returns what was sent."""
+    stub = TrainerDataStub(link.channel)
+    reply: pb.AttachReply = await link.call(stub.Attach, pb.AttachRequest(policy=payload), timeout_s=timeout_s)
+    return reply.run
+
+
+async def stream(link: Link, *, timeout_s: float | None = 10.0) -> int:
+    """One call with a stream of replies; returns how many there were."""
+    stub = TrainerDataStub(link.channel)
+    return len([piece async for piece in link.stream(stub.PullBatch, pb.PullBatchRequest(), timeout_s=timeout_s)])

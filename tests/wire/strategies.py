@@ -1,0 +1,161 @@
+"""Any value of any contract dataclass, derived from its fields, so that a new field is covered the day it is added."""
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from types import UnionType
+from typing import Any
+
+import numpy as np
+import xxhash
+from hypothesis import strategies as st
+
+from astraflow.contract.ids import Name, Version
+from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.trajectories import Author, Episode, Failure, Span, Trajectory
+from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
+
+names = st.text("aZ9._:/-", max_size=6).map(lambda rest: f"n{rest}")
+doubles = st.floats(allow_nan=False)
+counts = st.integers(0, 2**32 - 1)
+big_counts = st.integers(0, 2**64 - 1)
+hashes = st.binary(min_size=32, max_size=32)
+texts = st.text(max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=3)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+_UNIONS = (typing.Union, UnionType)
+
+
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of an annotation: a contract dataclass, id, enum, plain type, or a container of them."""
+    if kind in _SPECIAL:
+        special: st.SearchStrategy[Any] = _SPECIAL[kind]()
+        return special
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _UNIONS:
+        return st.one_of(*(values_of(argument) for argument in arguments))
+    if origin is tuple:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if origin is Mapping:
+        is_json = typing.get_origin(arguments[1]) in _UNIONS  # the only mappings to a union are those to `Json`
+        return json_objects if is_json else st.dictionaries(*map(values_of, arguments), max_size=3)
+    if issubclass(kind, Name):
+        return names.map(kind)
+    return st.sampled_from(kind) if issubclass(kind, Enum) else built(kind)
+
+
+def built(made: type, /, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Values of a dataclass; `given` overrides fields whose rule their type does not tell."""
+    hints = typing.get_type_hints(made)
+    fields = {field.name: hints[field.name] for field in dataclasses.fields(made)}
+    derived = {name: values_of(hint) for name, hint in fields.items() if name not in given}
+    return st.builds(made, **derived, **given)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality that looks into arrays."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if dataclasses.is_dataclass(one):
+        return type(one) is type(other) and all(
+            same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one)
+        )
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other) and type(one) is type(other)
+
+
+def _spans() -> st.SearchStrategy[Any]:
+    lengths = st.integers(1, 5)
+    model = st.builds(Span, author=st.just(Author.MODEL), length=lengths, version=values_of(Version))
+    return model | st.builds(Span, author=st.just(Author.CONTEXT), length=lengths)
+
+
+@st.composite
+def _trajectories(draw: st.DrawFn) -> Trajectory:
+    spans = tuple(draw(st.lists(_spans(), max_size=4)))
+    written = sum(span.length for span in spans if span.version is not None)
+    tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=(n := sum(s.length for s in spans)), max_size=n))
+    logprobs = draw(
+        st.lists(st.floats(max_value=0, allow_infinity=False, width=32), min_size=written, max_size=written)
+    )
+    shell = built(
+        Trajectory,
+        tokens=st.just(np.array(tokens, dtype=np.int32)),
+        logprobs=st.just(np.array(logprobs, dtype=np.float32)),
+        spans=st.just(spans),
+        reward=finite,
+    )
+    trajectory: Trajectory = draw(shell)
+    return trajectory
+
+
+@st.composite
+def _episodes(draw: st.DrawFn) -> Episode:
+    failure = draw(st.none() | values_of(Failure))
+    trajectories = draw(st.lists(_trajectories(), min_size=failure is None, max_size=2))
+    episode: Episode = draw(built(Episode, failure=st.just(failure), trajectories=st.just(tuple(trajectories))))
+    return episode
+
+
+@st.composite
+def _leases(draw: st.DrawFn) -> Lease:
+    tasks: list[Task] = draw(st.lists(values_of(Task), max_size=5))
+    prompts = {task.group: task.prompt for task in tasks}
+    members = tuple(dataclasses.replace(task, prompt=prompts[task.group]) for task in tasks)
+    return Lease(tasks=members, lease_s=draw(doubles))
+
+
+@st.composite
+def _probes(draw: st.DrawFn) -> Probe:
+    lengths = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+    scored_from = tuple(draw(st.integers(0, length)) for length in lengths)
+    scored = sum(lengths) - sum(scored_from)
+    return Probe(
+        tokens=draw(st.binary(min_size=4 * sum(lengths), max_size=4 * sum(lengths))),
+        lengths=lengths,
+        scored_from=scored_from,
+        logprobs=draw(st.binary(min_size=4 * scored, max_size=4 * scored)),
+    )
+
+
+@st.composite
+def _transfers(draw: st.DrawFn) -> Transfer:
+    kind = draw(st.sampled_from(TransferKind))
+    base = values_of(Version) if kind is TransferKind.DELTA else st.none()
+    transfer: Transfer = draw(built(Transfer, kind=st.just(kind), base=base, hash=hashes))
+    return transfer
+
+
+def _chunks() -> st.SearchStrategy[Chunk]:
+    return st.builds(
+        lambda offset, data: Chunk(offset=offset, data=data, checksum=xxhash.xxh3_64_intdigest(data)),
+        big_counts,
+        st.binary(max_size=50),
+    )
+
+
+_SPECIAL: dict[Any, Any] = {
+    bool: st.booleans,
+    int: lambda: counts,
+    float: lambda: doubles,
+    str: lambda: texts,
+    bytes: lambda: st.binary(max_size=20),
+    type(None): st.none,
+    Version: lambda: big_counts.map(Version),
+    Span: _spans,
+    Trajectory: _trajectories,
+    Episode: _episodes,
+    Lease: _leases,
+    Probe: _probes,
+    Transfer: _transfers,
+    Chunk: _chunks,
+    TensorSpec: lambda: built(TensorSpec, hash=hashes),
+    Manifest: lambda: built(Manifest, root_hash=hashes),
+}

@@ -1,0 +1,65 @@
+"""Batches in bounded pieces, prompts once per group, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import NodeId
+from astraflow.contract.tasks import Lease
+from astraflow.wire import codec_data
+from astraflow.wire.codec_data import decode_batch, decode_episode, decode_lease, encode_batch, encode_lease
+from astraflow.wire.pb import data_plane_pb2 as pb
+from tests import make
+
+
+def test_a_large_batch_travels_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make.batch(groups=10, members=4)
+    row_bytes = batch.rows[0].trajectory.tokens.nbytes + batch.rows[0].trajectory.logprobs.nbytes
+    monkeypatch.setattr(codec_data, "PIECE_BYTES", 8 * row_bytes)
+    head, *pieces = encode_batch(batch)
+    assert head.HasField("head")
+    assert not head.rows
+    assert [len(piece.rows) for piece in pieces] == [8, 8, 8, 8, 8]
+
+
+def test_an_empty_batch_is_one_piece() -> None:
+    batch = replace(make.batch(), rows=())
+    (head,) = encode_batch(batch)
+    assert decode_batch([head]) == batch
+
+
+def test_no_pieces_are_no_batch() -> None:
+    assert decode_batch([]) is None
+
+
+def test_a_batch_with_missing_rows_is_refused() -> None:
+    batch = replace(make.batch(groups=2, members=2))
+    head, _ = encode_batch(batch)
+    with pytest.raises(InvalidInput, match="batch solver:1 came with 0 of its 4 rows"):
+        decode_batch([head])
+
+
+def test_members_of_a_group_share_one_prompt_on_the_wire() -> None:
+    tasks = tuple(make.task(group=group, member=member) for group in (7, 8) for member in range(4))
+    message = encode_lease(Lease(tasks=tasks, lease_s=10.0))
+    assert len(message.prompts) == 2
+    assert decode_lease(message).tasks == tasks
+
+
+def test_a_task_that_names_a_prompt_which_is_not_there_is_refused() -> None:
+    message = encode_lease(Lease(tasks=(make.task(),), lease_s=10.0))
+    message.tasks[0].prompt = 3
+    with pytest.raises(InvalidInput, match="task train:0/0 names prompt 3 of 1"):
+        decode_lease(message)
+
+
+def test_an_unknown_boundary_is_answered_with_the_known_ones() -> None:
+    message = pb.Episode(task="train:0/0", failure_boundary="weather")
+    with pytest.raises(InvalidInput, match="'weather'; known: engine, environment, workflow, reward"):
+        decode_episode(message, NodeId("node-1"))
+
+
+def test_an_episode_without_any_result_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="neither trajectories nor a failure"):
+        decode_episode(pb.Episode(task="train:0/0"), NodeId("node-1"))

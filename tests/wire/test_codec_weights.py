@@ -1,0 +1,86 @@
+"""Hashes, checksums and kinds that are not what they must be."""
+
+from dataclasses import replace
+
+import pytest
+import xxhash
+
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Chunk, Dtype, Manifest, Probe, TensorSpec, Transfer, TransferKind
+from astraflow.wire.codec_weights import (
+    decode_chunk,
+    decode_manifest,
+    decode_transfer,
+    encode_chunk,
+    encode_manifest,
+    encode_transfer,
+)
+
+HASH = bytes(range(32))
+MANIFEST = Manifest(
+    policy=PolicyId("solver"),
+    version=Version(3),
+    tensors=(TensorSpec(name="w", dtype=Dtype.BFLOAT16, shape=(2, 3), offset=0, hash=HASH),),
+    root_hash=HASH,
+    probe=Probe(tokens=b"\0" * 12, lengths=(1, 2), scored_from=(0, 1), logprobs=b"\0" * 8),
+)
+FULL = Transfer(
+    kind=TransferKind.FULL, policy=PolicyId("solver"), target=Version(3), base=None, size_bytes=12, hash=HASH
+)
+
+
+def test_a_flipped_bit_in_a_chunk_is_noticed() -> None:
+    message = encode_chunk(Chunk(offset=64, data=b"weights", checksum=xxhash.xxh3_64_intdigest(b"weights")))
+    message.data = b"weightz"
+    with pytest.raises(CorruptData, match="the chunk at offset 64"):
+        decode_chunk(message)
+
+
+def test_a_chunk_of_a_view_is_sent_as_its_bytes() -> None:
+    view = memoryview(b"some weights")[5:]
+    message = encode_chunk(Chunk(offset=0, data=view, checksum=xxhash.xxh3_64_intdigest(view)))
+    assert decode_chunk(message).data == b"weights"
+
+
+def test_hashes_have_their_length() -> None:
+    with pytest.raises(InvalidInput, match="root hash: 31 bytes, expected 32"):
+        decode_manifest(encode_manifest(replace(MANIFEST, root_hash=HASH[1:])))
+    with pytest.raises(InvalidInput, match="hash of tensor w: 0 bytes"):
+        decode_manifest(encode_manifest(replace(MANIFEST, tensors=(replace(MANIFEST.tensors[0], hash=b""),))))
+    with pytest.raises(InvalidInput, match="transfer hash: 0 bytes"):
+        decode_transfer(encode_transfer(replace(FULL, hash=b"")))
+
+
+def test_unknown_kinds_are_refused() -> None:
+    transfer, manifest = encode_transfer(FULL), encode_manifest(MANIFEST)
+    transfer.kind = "patch"
+    manifest.tensors[0].dtype = "I4"
+    with pytest.raises(InvalidInput, match="'patch' is neither full nor delta"):
+        decode_transfer(transfer)
+    with pytest.raises(InvalidInput, match="dtype 'I4'; known: F32"):
+        decode_manifest(manifest)
+
+
+def test_a_full_transfer_with_a_base_is_refused() -> None:
+    message = encode_transfer(FULL)
+    message.base = 0
+    with pytest.raises(InvalidInput, match="a delta names its base version"):
+        decode_transfer(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": b"\0" * 11},
+        {"lengths": (1, 1)},
+        {"scored_from": (0,)},
+        {"scored_from": (2, 0)},
+        {"logprobs": b"\0" * 12},
+    ],
+)
+def test_a_probe_whose_lengths_do_not_fit_is_refused(change: dict[str, object]) -> None:
+    assert MANIFEST.probe is not None
+    probe = replace(MANIFEST.probe, **change)  # type: ignore[arg-type]  # broken on purpose
+    with pytest.raises(InvalidInput, match="the probe's lengths"):
+        decode_manifest(encode_manifest(replace(MANIFEST, probe=probe)))

@@ -1,0 +1,161 @@
+"""Every codec: what goes in comes out, and what comes in from a stranger is a value or an error of ours."""
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow.contract.batches import Batch, Row, StepReport, TrainerWelcome
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.ids import NodeId
+from astraflow.contract.reports import Event, Report, SampledTrajectory
+from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Prompt, Welcome
+from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferPlan, VersionNotice
+from astraflow.wire import codec_common, codec_control, codec_data, codec_weights
+from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, weight_plane_pb2
+from tests.wire.strategies import names, same, values_of
+
+CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
+    (codec_common, "prompt"): (Prompt, common_pb2.Prompt),
+    (codec_common, "trajectory"): (Trajectory, common_pb2.Trajectory),
+    (codec_common, "facts"): (NodeFacts, common_pb2.NodeFacts),
+    (codec_data, "welcome"): (Welcome, data_plane_pb2.JoinReply),
+    (codec_data, "lease"): (Lease, data_plane_pb2.LeaseReply),
+    (codec_data, "status"): (NodeStatus, data_plane_pb2.BeatRequest),
+    (codec_data, "directive"): (Directive, data_plane_pb2.BeatReply),
+    (codec_data, "trainer_welcome"): (TrainerWelcome, data_plane_pb2.AttachReply),
+    (codec_data, "row"): (Row, data_plane_pb2.Row),
+    (codec_data, "step"): (StepReport, data_plane_pb2.ReportStepRequest),
+    (codec_weights, "manifest"): (Manifest, weight_plane_pb2.Manifest),
+    (codec_weights, "transfer"): (Transfer, weight_plane_pb2.Transfer),
+    (codec_weights, "plan"): (TransferPlan, weight_plane_pb2.PlanReply),
+    (codec_weights, "chunk"): (Chunk, weight_plane_pb2.Chunk),
+    (codec_weights, "notice"): (VersionNotice, weight_plane_pb2.VersionNotice),
+    (codec_control, "report"): (Report, control_plane_pb2.Report),
+    (codec_control, "event"): (Event, control_plane_pb2.Event),
+    (codec_control, "sample"): (SampledTrajectory, control_plane_pb2.SampledTrajectory),
+}
+"""Codecs of one value and one message; those of another shape have tests of their own below."""
+
+OTHERS = {
+    (codec_common, "json"),
+    (codec_common, "spans"),
+    (codec_common, "versions"),
+    (codec_data, "episode"),
+    (codec_data, "batch"),
+}
+
+every_codec = pytest.mark.parametrize(
+    ("codec", "name"), CODECS, ids=[f"{codec.__name__.rpartition('.')[2]}.{name}" for codec, name in CODECS]
+)
+
+
+def test_no_codec_is_left_out() -> None:
+    found = {
+        (module, name.partition("_")[2])
+        for module in (codec_common, codec_control, codec_data, codec_weights)
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith(("encode_", "decode_")) and function.__module__ == module.__name__
+    }
+    assert found == {*CODECS, *OTHERS}
+
+
+@every_codec
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_value_comes_back_from_the_wire_as_it_was(codec: ModuleType, name: str, data: st.DataObject) -> None:
+    value_type, message_type = CODECS[codec, name]
+    value = data.draw(values_of(value_type))
+    message = travelled(getattr(codec, f"encode_{name}")(value))
+    assert type(message) is message_type
+    assert same(getattr(codec, f"decode_{name}")(message), value)
+
+
+@every_codec
+@settings(max_examples=30)
+@given(data=st.data())
+def test_any_message_is_a_value_or_a_clear_error(codec: ModuleType, name: str, data: st.DataObject) -> None:
+    message = data.draw(messages(CODECS[codec, name][1]))
+    decoded_or_refused(lambda: getattr(codec, f"decode_{name}")(message))
+
+
+@settings(max_examples=50)
+@given(message=st.deferred(lambda: messages(data_plane_pb2.Episode)), node=names)
+def test_any_episode_message_is_a_value_or_a_clear_error(message: data_plane_pb2.Episode, node: str) -> None:
+    decoded_or_refused(lambda: codec_data.decode_episode(message, NodeId(node)))
+
+
+@settings(max_examples=50)
+@given(pieces=st.lists(st.deferred(lambda: messages(data_plane_pb2.BatchPiece)), max_size=3))
+def test_any_batch_pieces_are_a_value_or_a_clear_error(pieces: list[data_plane_pb2.BatchPiece]) -> None:
+    decoded_or_refused(lambda: codec_data.decode_batch(pieces))
+
+
+@settings(max_examples=50)
+@given(episode=values_of(Episode))
+def test_an_episode_comes_back_under_the_node_that_pushed_it(episode: Episode) -> None:
+    message = travelled(codec_data.encode_episode(episode))
+    assert same(codec_data.decode_episode(message, episode.node), episode)
+
+
+@settings(max_examples=50)
+@given(batch=values_of(Batch))
+def test_a_batch_comes_back_from_its_pieces(batch: Batch) -> None:
+    pieces = [travelled(piece) for piece in codec_data.encode_batch(batch)]
+    assert same(codec_data.decode_batch(pieces), batch)
+
+
+def travelled(message: Message) -> Any:
+    """The message after its bytes went over the wire."""
+    return type(message).FromString(message.SerializeToString())
+
+
+def decoded_or_refused(decode: Callable[[], Any]) -> None:
+    try:
+        decode()
+    except AstraFlowError as problem:
+        assert str(problem)
+
+
+def messages(kind: type[Message]) -> st.SearchStrategy[Any]:
+    """Any message of a type: what a stranger may send."""
+    return st.fixed_dictionaries({}, optional={field.name: _values(field) for field in kind.DESCRIPTOR.fields}).map(
+        lambda fields: kind(**fields)
+    )
+
+
+Field = Any
+"""protobuf has two descriptor types, for its two implementations."""
+
+_SCALARS: dict[int, st.SearchStrategy[Any]] = {
+    FieldDescriptor.CPPTYPE_UINT32: st.integers(0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: st.integers(0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_INT64: st.integers(-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: st.floats(),
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
+}
+
+
+def _values(field: Field) -> st.SearchStrategy[Any]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        parts = field.message_type.fields_by_name
+        return st.dictionaries(_single(parts["key"]), _single(parts["value"]), max_size=2)
+    return st.lists(_single(field), max_size=2) if field.is_repeated else _single(field)
+
+
+def _single(field: Field) -> st.SearchStrategy[Any]:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return messages(GetMessageClass(field.message_type))
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return st.binary(max_size=8) | st.binary(min_size=32, max_size=32)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return st.sampled_from(["", "a", "{}", "{", "full", "delta", "BF16", "ready", "engine"]) | st.text(max_size=8)
+    return _SCALARS[field.cpp_type]

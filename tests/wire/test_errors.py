@@ -1,0 +1,153 @@
+"""A client raises what the server raised: over real gRPC, for calls and for streams."""
+
+import asyncio
+import errno
+import inspect
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+import pytest
+import structlog
+
+from astraflow.contract import errors
+from astraflow.contract.errors import AstraFlowError
+from astraflow.wire.channel import MAX_MESSAGE_BYTES, Link, dial
+from astraflow.wire.errors import is_disk_full, to_status
+from astraflow.wire.server import Listen, serving
+from tests.wire.plane import TOKEN, Plane, stream, unary
+
+Call = Callable[[Link], Awaitable[object]]
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, AstraFlowError) and kind is not AstraFlowError
+]
+both_ways = pytest.mark.parametrize("call", [unary, stream])
+
+
+def raising(problem: Exception) -> Callable[[], Awaitable[None]]:
+    async def handle() -> None:
+        raise problem
+
+    return handle
+
+
+async def answer(problem: Exception, call: Call, *, pieces: int = 0) -> AstraFlowError:
+    """What a client raises when a handler raised `problem`."""
+    plane = Plane(raising(problem), pieces=pieces)
+    async with serving(Listen(token=TOKEN), plane.register) as address, dial(address, token=TOKEN) as link:
+        with pytest.raises(AstraFlowError) as found:
+            await call(link)
+    return found.value
+
+
+@pytest.mark.anyio
+@both_ways
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+async def test_every_error_of_the_tree_arrives_as_itself_with_its_message(
+    kind: type[AstraFlowError], call: Call
+) -> None:
+    found = await answer(kind("what was found, and what would work: ä"), call)
+    assert type(found) is kind
+    assert str(found) == "what was found, and what would work: ä"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_tree_is_in_its_picture(kind: type[AstraFlowError]) -> None:
+    assert f"── {kind.__name__} " in (errors.__doc__ or "")
+
+
+@pytest.mark.anyio
+async def test_an_error_after_some_replies_arrives_too() -> None:
+    assert type(await answer(errors.CorruptData("the third piece"), stream, pieces=2)) is errors.CorruptData
+
+
+@pytest.mark.anyio
+@both_ways
+async def test_a_more_special_error_arrives_as_the_one_in_the_table(call: Call) -> None:
+    class NoSuchFlow(errors.InvalidInput):
+        pass
+
+    assert type(await answer(NoSuchFlow("no flow"), call)) is errors.InvalidInput
+
+
+@pytest.mark.anyio
+@both_ways
+async def test_a_defect_leaves_without_details_which_are_in_the_log(call: Call) -> None:
+    with structlog.testing.capture_logs() as logs:
+        found = await answer(KeyError("secret detail"), call)
+    assert type(found) is errors.InternalError
+    assert "secret" not in str(found)
+    (entry,) = (line for line in logs if line["event"] == "handler_failed")
+    assert entry["log_level"] == "error"
+    assert "secret detail" in repr(entry["exc_info"])
+
+
+def _sqlite_full() -> sqlite3.OperationalError:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.execute("pragma max_page_count = 1")
+        with pytest.raises(sqlite3.OperationalError) as found:
+            connection.execute("create table t (x)")
+    finally:
+        connection.close()
+    return found.value
+
+
+@pytest.mark.anyio
+@both_ways
+@pytest.mark.parametrize(
+    "make_problem",
+    [lambda: OSError(errno.ENOSPC, "no space"), lambda: OSError(errno.EDQUOT, "quota"), _sqlite_full],
+    ids=["disk", "quota", "sqlite"],
+)
+async def test_a_full_disk_is_recognised_wherever_it_surfaces(
+    make_problem: Callable[[], Exception], call: Call
+) -> None:
+    found = await answer(make_problem(), call)
+    assert type(found) is errors.StorageFull
+    assert "free some space" in str(found)
+
+
+def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as found:
+        (tmp_path / "missing").read_bytes()
+    assert not is_disk_full(found.value)
+    assert to_status(found.value)[0] is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.anyio
+@both_ways
+async def test_nobody_there_is_unavailable_with_the_address(call: Call) -> None:
+    async with serving(Listen(token=TOKEN)) as address:
+        pass
+    async with dial(address, token=TOKEN) as link:
+        with pytest.raises(errors.Unavailable, match=rf"{address} cannot be reached .* is the service running"):
+            await call(link)
+
+
+@pytest.mark.anyio
+async def test_a_plane_that_is_not_served_is_a_protocol_mismatch() -> None:
+    async with serving(Listen(token=TOKEN)) as address, dial(address, token=TOKEN) as link:
+        with pytest.raises(errors.ProtocolMismatch):
+            await unary(link)
+
+
+@pytest.mark.anyio
+@both_ways
+async def test_no_answer_in_time_is_deadline_exceeded(call: Callable[..., Awaitable[object]]) -> None:
+    plane = Plane(asyncio.Event().wait)
+    async with serving(Listen(token=TOKEN, drain_s=0.0), plane.register) as address, dial(address, token=TOKEN) as link:
+        with pytest.raises(errors.DeadlineExceeded):
+            await call(link, timeout_s=0.1)
+
+
+@pytest.mark.anyio
+async def test_a_message_beyond_the_limit_is_invalid_input_not_a_full_disk() -> None:
+    async with serving(Listen(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:
+        assert await unary(link, payload="x" * 1000) == "x" * 1000
+        with pytest.raises(errors.InvalidInput, match="larger than max"):
+            await unary(link, payload="x" * (MAX_MESSAGE_BYTES + 1))

@@ -1,0 +1,357 @@
+"""Who is let in, where a server listens, how it stops, and TLS both ways."""
+
+import asyncio
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch, Unavailable
+from astraflow.wire import channel
+from astraflow.wire.channel import ClientTls, dial
+from astraflow.wire.server import Listen, ServerTls, is_loopback, serving
+from tests.wire.plane import TOKEN, Plane, stream, unary
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", TOKEN[:-1], TOKEN.upper()])
+async def test_a_wrong_token_is_refused(token: str) -> None:
+    async with serving(Listen(token=TOKEN), Plane(pieces=1).register) as address, dial(address, token=token) as link:
+        with pytest.raises(NotAuthenticated, match="the run token is missing or wrong"):
+            await unary(link)
+        with pytest.raises(NotAuthenticated):
+            await stream(link)
+
+
+@pytest.mark.anyio
+async def test_the_right_token_is_let_in() -> None:
+    async with serving(Listen(token=TOKEN), Plane(pieces=3).register) as address, dial(address, token=TOKEN) as link:
+        assert await unary(link, payload="hello") == "hello"
+        assert await stream(link) == 3
+
+
+@pytest.mark.anyio
+async def test_without_a_token_on_loopback_everyone_of_this_machine_is_let_in() -> None:
+    async with serving(Listen(token=""), Plane().register) as address, dial(address, token="") as link:
+        assert await unary(link) == "run"
+
+
+@pytest.mark.anyio
+async def test_another_protocol_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(Listen(token=TOKEN), Plane().register) as address:
+        monkeypatch.setattr(channel, "PROTOCOL", "0")
+        async with dial(address, token=TOKEN) as link:
+            with pytest.raises(ProtocolMismatch, match="speaks protocol 1, the caller 0: install the same release"):
+                await unary(link)
+
+
+@pytest.mark.anyio
+async def test_a_caller_that_is_not_astraflow_is_told_so() -> None:
+    async with serving(Listen(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:
+        link._metadata = ()  # type: ignore[assignment]  # as a foreign client would call
+        with pytest.raises(ProtocolMismatch, match="the caller none"):
+            await unary(link)
+
+
+@pytest.mark.anyio
+async def test_an_occupied_port_is_said_so() -> None:
+    async with serving(Listen(token=TOKEN), Plane().register) as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(InvalidInput, match=rf"cannot listen on 127\.0\.0\.1:{port}: the port is in use"):
+            async with serving(Listen(token=TOKEN, port=port), Plane().register):
+                pass
+        async with dial(address, token=TOKEN) as link:
+            assert await unary(link) == "run"
+
+
+@pytest.mark.anyio
+async def test_a_port_held_by_something_else_is_said_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(InvalidInput, match="choose another port"):
+            async with serving(Listen(token=TOKEN, port=port)):
+                pass
+
+
+@pytest.mark.anyio
+async def test_beyond_loopback_a_token_is_wanted() -> None:
+    with pytest.raises(InvalidInput, match=r"refusing to listen on 0\.0\.0\.0 without a token"):
+        async with serving(Listen(host="0.0.0.0", token="")):  # noqa: S104 (refused, which is the point)
+            pass
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("0.0.0.0", False),  # noqa: S104 (not bound)
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example.org", False),
+    ],
+)
+def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 80000])
+@pytest.mark.anyio
+async def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(InvalidInput, match=f"{port}: ports go from 1 to 65535"):
+        async with serving(Listen(token=TOKEN, port=port)):
+            pass
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["example", "", ":7000", "host:", "host:http", "host:0", "host:65536", "host:-1", "http://127.0.0.1:80", "h:1/x"],
+)
+def test_an_address_that_cannot_work_is_refused_at_once(address: str) -> None:
+    with pytest.raises(InvalidInput, match="HOST:PORT"):
+        dial(address, token=TOKEN)
+
+
+@pytest.mark.parametrize("token", ["ü", "line\nbreak", "\x00"])
+def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(InvalidInput, match="the run token has characters") as found:
+        dial("127.0.0.1:7000", token=token)
+    assert token not in str(found.value)
+
+
+@pytest.mark.anyio
+async def test_ipv6_addresses_are_written_in_brackets() -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 loopback on this machine")
+    async with serving(Listen(host="::1", token=TOKEN), Plane().register) as address:
+        assert address.startswith("[::1]:")
+        async with dial(address, token=TOKEN) as link:
+            assert await unary(link) == "run"
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.anyio
+async def test_a_call_in_flight_ends_before_the_server_stops() -> None:
+    begun, release, order = asyncio.Event(), asyncio.Event(), []
+
+    async def handle() -> None:
+        begun.set()
+        await release.wait()
+        order.append("handled")
+
+    async def serve_until_stopped() -> None:
+        async with serving(Listen(token=TOKEN, drain_s=10.0), Plane(handle).register) as address:
+            addresses.set_result(address)
+            await begun.wait()
+        order.append("stopped")
+
+    addresses: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    server = asyncio.create_task(serve_until_stopped())
+    async with dial(await addresses, token=TOKEN) as link:
+        call = asyncio.create_task(unary(link))
+        await begun.wait()
+        async with dial(await addresses, token=TOKEN) as other:
+            while True:  # new calls are refused as soon as the server drains
+                refused = await asyncio.gather(unary(other, timeout_s=0.2), return_exceptions=True)
+                if isinstance(refused[0], Unavailable):
+                    break
+        release.set()
+        assert await call == "run"
+    await server
+    assert order[0] == "handled"
+    assert order[-1] == "stopped"
+
+
+@pytest.mark.anyio
+async def test_a_call_that_does_not_end_is_cut_off_after_the_drain_and_may_be_tried_elsewhere() -> None:
+    begun = asyncio.Event()
+
+    async def handle() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with serving(Listen(token=TOKEN, drain_s=0.1), Plane(handle).register) as address:
+        link = dial(address, token=TOKEN)
+        calls = [asyncio.create_task(unary(link)), asyncio.create_task(stream(link))]
+        await begun.wait()
+        began = time.monotonic()
+    assert time.monotonic() - began < 2.0
+    for call in calls:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await call
+    await link.close()
+
+
+@pytest.mark.anyio
+async def test_a_link_reconnects_by_itself_after_the_server_was_away() -> None:
+    async with serving(Listen(token=TOKEN), Plane().register) as address:
+        link = dial(address, token=TOKEN)
+        assert await unary(link) == "run"
+    with pytest.raises(Unavailable):
+        await unary(link)
+    async with serving(Listen(token=TOKEN, port=int(address.rpartition(":")[2])), Plane().register):
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    assert await unary(link) == "run"
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.02)
+    await link.close()
+
+
+class Certificates:
+    """A certificate authority with certificates for a server and a client, made by openssl."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._openssl("req", "-x509", *_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", "-days", "2")
+        (folder / "server.ext").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        (folder / "client.ext").write_text("extendedKeyUsage=clientAuth\n")
+        for name in ("server", "client"):
+            self._issue(name)
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+    def server(self, *, client_ca: Path | None = None) -> ServerTls:
+        return ServerTls(certificate=self.folder / "server.pem", key=self.folder / "server.key", client_ca=client_ca)
+
+    def client(self) -> ClientTls:
+        return ClientTls(ca=self.ca, certificate=self.folder / "client.pem", key=self.folder / "client.key")
+
+    def _issue(self, name: str) -> None:
+        self._openssl("req", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ["-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+        self._openssl("x509", "-req", *signed, "-extfile", f"{name}.ext", "-out", f"{name}.pem")
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls") / "ours")
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls") / "theirs")
+
+
+@pytest.mark.anyio
+async def test_tls_carries_calls_and_streams(certificates: Certificates) -> None:
+    listen = Listen(token=TOKEN, tls=certificates.server())
+    async with (
+        serving(listen, Plane(pieces=2).register) as address,
+        dial(address, token=TOKEN, tls=ClientTls(ca=certificates.ca)) as link,
+    ):
+        assert await unary(link) == "run"
+        assert await stream(link) == 2
+
+
+@pytest.mark.anyio
+async def test_over_tls_the_token_is_still_wanted(certificates: Certificates) -> None:
+    listen = Listen(token=TOKEN, tls=certificates.server())
+    async with (
+        serving(listen, Plane().register) as address,
+        dial(address, token="wrong", tls=ClientTls(ca=certificates.ca)) as link,
+    ):
+        with pytest.raises(NotAuthenticated):
+            await unary(link)
+
+
+@pytest.mark.anyio
+async def test_a_server_of_another_authority_is_not_talked_to(
+    certificates: Certificates, strangers: Certificates
+) -> None:
+    listen = Listen(token=TOKEN, tls=strangers.server())
+    async with (
+        serving(listen, Plane().register) as address,
+        dial(address, token=TOKEN, tls=ClientTls(ca=certificates.ca)) as link,
+    ):
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await unary(link, timeout_s=5.0)
+
+
+@pytest.mark.anyio
+async def test_a_client_without_tls_gets_nothing_from_a_server_with_it(certificates: Certificates) -> None:
+    listen = Listen(token=TOKEN, tls=certificates.server())
+    async with serving(listen, Plane().register) as address, dial(address, token=TOKEN) as link:
+        with pytest.raises(Unavailable):
+            await unary(link, timeout_s=5.0)
+
+
+@pytest.mark.anyio
+async def test_mutual_tls_lets_in_who_shows_a_certificate(certificates: Certificates) -> None:
+    listen = Listen(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
+    async with (
+        serving(listen, Plane().register) as address,
+        dial(address, token=TOKEN, tls=certificates.client()) as link,
+    ):
+        assert await unary(link) == "run"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("who", ["nobody", "stranger"])
+async def test_mutual_tls_refuses_everyone_else(certificates: Certificates, strangers: Certificates, who: str) -> None:
+    listen = Listen(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
+    stranger = strangers.client()
+    shown = {
+        "nobody": ClientTls(ca=certificates.ca),
+        "stranger": ClientTls(ca=certificates.ca, certificate=stranger.certificate, key=stranger.key),
+    }
+    async with serving(listen, Plane().register) as address, dial(address, token=TOKEN, tls=shown[who]) as link:
+        with pytest.raises(Unavailable):
+            await unary(link, timeout_s=5.0)
+
+
+@pytest.mark.anyio
+async def test_bad_tls_files_are_named_before_anything_is_tried(
+    tmp_path: Path, certificates: Certificates, strangers: Certificates
+) -> None:
+    missing, garbage = tmp_path / "missing.pem", tmp_path / "garbage.pem"
+    garbage.write_bytes(b"\xffgarbage")
+    ours, theirs = certificates.server(), strangers.server()
+    bad = {
+        r"missing\.pem cannot be read: No such file": ServerTls(certificate=missing, key=ours.key),
+        r"garbage\.pem and .*server\.key are not a certificate": ServerTls(certificate=garbage, key=ours.key),
+        r"server\.key are not a certificate and its own key": ServerTls(certificate=ours.certificate, key=theirs.key),
+        r"garbage\.pem holds no certificates": certificates.server(client_ca=garbage),
+    }
+    for message, tls in bad.items():
+        with pytest.raises(InvalidInput, match=message):
+            async with serving(Listen(token=TOKEN, tls=tls)):
+                pass
+
+
+def test_bad_tls_files_of_a_client_are_named(tmp_path: Path, certificates: Certificates) -> None:
+    garbage, client = tmp_path / "garbage.pem", certificates.client()
+    garbage.write_text("garbage")
+    bad = {
+        r"missing\.pem cannot be read": ClientTls(ca=tmp_path / "missing.pem"),
+        r"garbage\.pem holds no certificates": ClientTls(ca=garbage),
+        "come together": ClientTls(ca=certificates.ca, certificate=client.certificate),
+        r"garbage\.pem are not a certificate": ClientTls(
+            ca=certificates.ca, certificate=client.certificate, key=garbage
+        ),
+    }
+    for message, tls in bad.items():
+        with pytest.raises(InvalidInput, match=message):
+            dial("127.0.0.1:7000", token=TOKEN, tls=tls)
