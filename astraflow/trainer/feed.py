@@ -35,9 +35,7 @@ class Feed:
 
     async def attach(self, progress: Progress | None) -> TrainerWelcome:
         """Say which trainer consumes the stream now. Raises: InvalidInput when run and checkpoint do not fit."""
-        return await retry(
-            lambda: self._attach(progress), what="attaching to dataflow", retry_on=TRANSIENT, clock=self._clock
-        )
+        return await retry(lambda: self._attach(progress), what="attaching to dataflow", clock=self._clock)
 
     async def pull(self, progress: Progress) -> Batch:
         """The next batch for a trainer that is so far; waits until there is one."""
@@ -54,7 +52,7 @@ class Feed:
     async def acknowledge(self, report: StepReport) -> bool:
         """Tell that a batch is trained, durably; returns False if dataflow knew."""
         return await retry(
-            lambda: self._client.report_step(report),
+            lambda: self._report(report),
             what=f"reporting {report.batch}",
             retry_on=(*TRANSIENT, StorageFull),
             clock=self._clock,
@@ -72,6 +70,13 @@ class Feed:
             await self._attach(progress)
         try:
             return await self._client.pull_batch(version=progress.version, wait_s=self._pull_wait_s)
+        except TRANSIENT:
+            self._is_attached = False
+            raise
+
+    async def _report(self, report: StepReport) -> bool:
+        try:
+            return await self._client.report_step(report)
         except TRANSIENT:
             self._is_attached = False
             raise

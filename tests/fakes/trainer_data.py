@@ -31,6 +31,8 @@ class FakeTrainerData(TrainerDataServicer):
         self.repeats: list[StepReport] = []
         """Later reports of batches that had one."""
         self.attached: list[pb.AttachRequest] = []
+        self.waits = 0
+        """Requests that found no batch and were held."""
         self.changed = asyncio.Condition()
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -41,6 +43,16 @@ class FakeTrainerData(TrainerDataServicer):
         """Wait for that many acknowledged batches."""
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.reports) >= steps)
+
+    async def until_waited(self, waits: int) -> None:
+        """Wait until the trainer was made to wait for a batch that often."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.waits >= waits)
+
+    async def _note_waiting(self) -> None:
+        self.waits += 1
+        async with self.changed:
+            self.changed.notify_all()
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
         if self.batches and PolicyId(request.policy) != self.batches[0].policy:
@@ -55,6 +67,7 @@ class FakeTrainerData(TrainerDataServicer):
     ) -> AsyncIterator[pb.BatchPiece]:
         batch = next((batch for batch in self.batches if batch.id not in self.reports), None)
         if batch is None:
+            await self._note_waiting()
             await asyncio.sleep(request.wait_s)
             return
         batch = replace(batch, is_redelivered=any(batch.id == other.id for other in self.served))

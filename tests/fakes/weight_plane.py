@@ -17,12 +17,13 @@ class InMemoryWeightPlane(WeightPlaneClient):
         """Publishes of versions that were known."""
         self.on_publish = on_publish
         """Called with `before` and `after` the version is there."""
-        self.is_open = asyncio.Event()
-        """Publishes wait for this; set at first."""
-        self.is_open.set()
+        self.held: int | None = None
+        """The publish of this version waits until `released` is set."""
+        self.released = asyncio.Event()
 
     async def publish(self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
-        await self.is_open.wait()
+        if manifest.version == self.held:
+            await self.released.wait()
         self.on_publish("before")
         is_new = self._take(manifest, transfer)
         self.on_publish("after")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.clock import SystemClock
@@ -83,8 +83,9 @@ class CrashingCheckpoints(Checkpoints):
 
 
 class CrashingClient(TrainerDataClient):
-    def __init__(self, link: Link, crashes: Crashes) -> None:
+    def __init__(self, link: Link, bench: "Bench", crashes: Crashes) -> None:
         super().__init__(link, SOLVER)
+        self._bench = bench
         self._crashes = crashes
 
     async def pull_batch(self, *, version: Version, wait_s: float) -> Batch | None:
@@ -94,6 +95,9 @@ class CrashingClient(TrainerDataClient):
 
     async def report_step(self, report: StepReport) -> bool:
         self._crashes.reach("report before")
+        if self._bench.refuse_reports:
+            self._bench.refuse_reports -= 1
+            raise Unavailable("the link broke")
         is_first = await super().report_step(report)
         self._crashes.reach("report after")
         return is_first
@@ -107,6 +111,8 @@ class Bench:
         self.data = FakeTrainerData([make.batch(step) for step in range(1, batches + 1)])
         self.weights = InMemoryWeightPlane()
         self.address = ""
+        self.refuse_reports = 0
+        """That many reports meet a broken link."""
 
     @asynccontextmanager
     async def trainer(
@@ -123,7 +129,7 @@ class Bench:
             progress = await learner.start()
             async with dial(self.address, token="t") as link:
                 feed = Feed(
-                    CrashingClient(link, crashes),
+                    CrashingClient(link, self, crashes),
                     SOLVER,
                     backend="recording",
                     is_simulated=True,
@@ -148,9 +154,9 @@ class Bench:
                         backend,
                     )
 
-    async def run(self, crashes: Crashes | None = None) -> RecordingBackend:
+    async def run(self, crashes: Crashes | None = None, *, max_steps: int | None = None) -> RecordingBackend:
         """One process from start to end; returns what it trained. Raises: Crash."""
-        async with self.trainer(crashes) as (loop, backend):
+        async with self.trainer(crashes, max_steps=max_steps) as (loop, backend):
             await loop.run(asyncio.Event())
         return backend
 
@@ -265,13 +271,12 @@ async def test_a_redelivery_of_the_batch_in_the_checkpoint_is_acknowledged_not_t
 @pytest.mark.anyio
 async def test_no_checkpoint_is_written_before_the_version_before_is_in_the_store(tmp_path: Path) -> None:
     async with bench(tmp_path) as made, made.trainer() as (loop, backend):
+        made.weights.held = 2
         running = asyncio.create_task(loop.run(asyncio.Event()))
-        await made.data.until_reported(1)
-        made.weights.is_open.clear()
         await until(lambda: len(backend.steps) == 3)
         await asyncio.sleep(0.05)  # time enough for what must not happen
-        assert (loop.progress.step, len(made.data.reports)) == (2, 2)
-        made.weights.is_open.set()
+        assert (loop.progress.step, list(made.data.reports)) == (2, ["solver:1", "solver:2"])
+        made.weights.released.set()
         await running
         made.assert_exactly_once(backend)
 
@@ -299,20 +304,25 @@ async def test_dataflow_being_away_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_trainer_attaches_again_after_dataflow_was_away(tmp_path: Path) -> None:
+async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_waited(tmp_path: Path) -> None:
     made = Bench(tmp_path, batches=1)
-    made.data.batches.append(make.batch(2))
     async with serving(Listen(token="t", drain_s=0.0), made.data.register) as made.address:
-        running = asyncio.create_task(made.run())
-        await made.data.until_reported(1)
-        held, made.data.batches = made.data.batches, made.data.batches[:1]
+        running = asyncio.create_task(made.run(max_steps=2))
+        await made.data.until_waited(1)
     made.data.attached.clear()
-    made.data.batches = held
+    made.data.batches.append(make.batch(2))
     port = int(made.address.rpartition(":")[2])
     async with serving(Listen(token="t", port=port), made.data.register):
-        await running
+        made.assert_exactly_once(await running)
     assert [(request.backend, request.version) for request in made.data.attached] == [("recording", 1)]
-    assert list(made.data.reports) == ["solver:1", "solver:2"]
+
+
+@pytest.mark.anyio
+async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_reported(tmp_path: Path) -> None:
+    async with bench(tmp_path, batches=2) as made:
+        made.refuse_reports = 1
+        made.assert_exactly_once(await made.run())
+        assert [request.version for request in made.data.attached] == [0, 1]
 
 
 @pytest.mark.anyio
