@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from astraflow.algorithms import advantages
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.losses import losses
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
@@ -48,7 +52,7 @@ class PolicyConfig(StreamConfig):
 
     model: Spec
     """Given as it is to the trainer and the nodes."""
-    algorithm: Spec = Field(default_factory=dict)
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     """Advantage and loss."""
     backend: Spec
     """What runs the optimizer step."""
@@ -80,18 +84,27 @@ class Recipe(Config):
     """What dataflow is told besides flows and policies: leases, beats, history."""
 
 
-def load_recipe(place: str, overrides: Sequence[str] = (), *, checks_plugins: bool = True) -> Recipe:
+class Check(Enum):
+    """Which plug-ins' kinds and options are checked when a recipe is loaded; for that their modules are imported."""
+
+    NONE = "none"
+    """Whoever builds them checks them."""
+    LIGHT = "light"
+    """Those that import at once; the others are checked by the processes that build them, first thing."""
+    ALL = "all"
+
+
+def load_recipe(place: str, overrides: Sequence[str] = (), *, check: Check = Check.ALL) -> Recipe:
     """The recipe called `place`, or in the file `place`, with `key=value` overrides.
 
-    checks_plugins: also check every plug-in's kind and options, for which their modules are imported.
     Raises: InvalidInput with one line for each mistake, each naming the file it is in.
     """
     layers = [*_layers(find_recipe(place)), *(Layer("--set", assignment(text)) for text in overrides)]
     origin = origin_in(layers)
     recipe = Recipe.parse(stacked(layers), where="", origin=origin)
     _check_roles(recipe, origin)
-    if checks_plugins:
-        _check_plugins(recipe, origin)
+    if check is not Check.NONE:
+        _check_plugins(recipe, origin, with_heavy=check is Check.ALL)
     return recipe
 
 
@@ -172,7 +185,7 @@ def _trainer_values(recipe: Recipe, policy: str) -> Values:
     return {
         "policy": policy,
         "model": config.model,
-        "algorithm": config.algorithm,
+        "algorithm": config.algorithm.model_dump(),
         "backend": config.backend,
         "seed": recipe.seed,
     }
@@ -224,8 +237,10 @@ def _check_role(table: str, given: Values, config: type[Config], derived: Values
     config.parse({**derived, **given}, where=table, origin=lambda path: origin((table, *path)))
 
 
-def _check_plugins(recipe: Recipe, origin: Origin) -> None:
+def _check_plugins(recipe: Recipe, origin: Origin, *, with_heavy: bool) -> None:
     for path, registry, spec in _plugins(recipe):
+        if registry.is_heavy(str(spec.get("kind"))) and not with_heavy:
+            continue
         try:
             registry.check(spec)
         except InvalidInput as problem:
@@ -249,6 +264,9 @@ def _plugins(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], S
         yield ("policies", name, "model"), models, policy.model
         yield ("policies", name, "sampler"), samplers, policy.sampler
         yield ("policies", name, "backend"), backends, policy.backend
+        yield ("policies", name, "algorithm", "loss"), losses, policy.algorithm.loss
+        for index, spec in enumerate(policy.algorithm.advantages):
+            yield ("policies", name, "algorithm", "advantages", str(index)), advantages, spec
     for name, flow in recipe.flows.items():
         yield ("flows", name, "dataset"), datasets, flow.dataset
         yield ("flows", name, "workflow"), workflows, flow.workflow

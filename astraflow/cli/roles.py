@@ -9,7 +9,7 @@ from astraflow.cli.rundir import explained
 from astraflow.contract.errors import InvalidInput
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
-from astraflow.recipe import dataflow_config, load_recipe, node_config, trainer_config, weights_config
+from astraflow.recipe import Check, dataflow_config, load_recipe, node_config, trainer_config, weights_config
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process
 from astraflow.runtime.toml import toml_value
@@ -22,7 +22,7 @@ def run_dataflow(recipe: str, overrides: list[str], *, run: str, weights: str, d
     from astraflow.dataflow.service import serve
 
     _log("dataflow")
-    loaded = load_recipe(recipe, overrides, checks_plugins=False)
+    loaded = load_recipe(recipe, overrides, check=Check.NONE)
     config = dataflow_config(loaded, run=run or loaded.name)
     return run_process(
         lambda stop: serve(
@@ -36,7 +36,7 @@ def run_weights(recipe: str, overrides: list[str], *, directory: Path, listen: L
     from astraflow.weights.service import serve
 
     _log("weights")
-    config = weights_config(load_recipe(recipe, overrides, checks_plugins=False))
+    config = weights_config(load_recipe(recipe, overrides, check=Check.NONE))
     return run_process(
         lambda stop: serve(config, listen=listen, directory=_made(directory), stop=stop, on_ready=announce)
     )
@@ -56,7 +56,7 @@ def run_trainer(
     from astraflow.trainer.service import serve
 
     _log("trainer")
-    config = trainer_config(load_recipe(recipe, overrides, checks_plugins=False), policy)
+    config = trainer_config(load_recipe(recipe, overrides, check=Check.NONE), policy)
     return run_process(
         lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, directory=_made(directory), stop=stop)
     )
@@ -72,7 +72,7 @@ def run_node(config: RaasConfig, *, dataflow: str, token: str, tls: ClientTls | 
 
 def recipe_node(recipe: str, overrides: list[str], *, name: str) -> RaasConfig:
     """One of the nodes that a recipe asks for."""
-    return node_config(load_recipe(recipe, overrides, checks_plugins=False), name=name)
+    return node_config(load_recipe(recipe, overrides, check=Check.NONE), name=name)
 
 
 def own_node(*, engine: str, **options: Any) -> RaasConfig:

@@ -68,7 +68,7 @@ def run(
 ) -> None:
     """Run a recipe on this machine: all its services, its nodes, its trainers and the page."""
     from astraflow.cli.session import SessionOptions, run_here
-    from astraflow.recipe import load_recipe
+    from astraflow.recipe import Check, load_recipe
 
     shortcuts = {"stop.steps": steps, "nodes.count": nodes}
     chosen = [*overrides, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
@@ -80,7 +80,14 @@ def run(
         began_at=_BEGAN_AT,
     )
     raise typer.Exit(
-        run_here(load_recipe(recipe, chosen), options, directory=run_dir, host=host, web_port=port, summary_file=json)
+        run_here(
+            load_recipe(recipe, chosen, check=Check.LIGHT),
+            options,
+            directory=run_dir,
+            host=host,
+            web_port=port,
+            summary_file=json,
+        )
     )
 
 
@@ -89,4 +96,4 @@ def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa:
     from astraflow.cli.preparation import prepare_models
     from astraflow.recipe import load_recipe
 
-    prepare_models(load_recipe(recipe, overrides, checks_plugins=False))
+    prepare_models(load_recipe(recipe, overrides))

@@ -1,6 +1,6 @@
 """Plug-ins by kind: built-ins from a table, others by entry point, options validated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
@@ -18,11 +18,13 @@ class Registry(Generic[T]):
     built_in: kind -> module that registers it. A module is imported when its kind is first asked for, so heavy engines
     cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per
     kind, pointing at a module that calls `register`. A wrong kind is answered with the nearest known one.
+    heavy: built-in kinds whose modules take seconds to import, or may lack what they import.
     """
 
-    def __init__(self, noun: str, built_in: Mapping[str, str]) -> None:
+    def __init__(self, noun: str, built_in: Mapping[str, str], *, heavy: Collection[str] = ()) -> None:
         self.noun = noun
         self._built_in = dict(built_in)
+        self._heavy = frozenset(heavy)
         self._registered: dict[str, tuple[Callable[..., T], type[Config]]] = {}
 
     def register(self, kind: str, *, options: type[Config]) -> Callable[[C], C]:
@@ -37,6 +39,12 @@ class Registry(Generic[T]):
     def kinds(self) -> list[str]:
         """Every known kind, sorted."""
         return sorted({*self._built_in, *self._registered, *(entry.name for entry in self._entries())})
+
+    def is_heavy(self, kind: str) -> bool:
+        """Whether asking for this kind imports something heavy, or something whose weight is not known."""
+        if kind in self._registered or kind in self._built_in:
+            return kind in self._heavy and kind not in self._registered
+        return any(entry.name == kind for entry in self._entries())
 
     def build(self, spec: Mapping[str, Any], *context: Any, **named: Any) -> T:
         """Make the plug-in that `spec` asks for: `{"kind": ..., <options>}`.
@@ -57,10 +65,22 @@ class Registry(Generic[T]):
         if not isinstance(kind, str):
             raise InvalidInput(f"a {self.noun} needs a 'kind'; known: {', '.join(self.kinds())}")
         if kind not in self._registered:
-            self._load(kind)
+            self._load_or_explain(kind)
         if kind not in self._registered:
             raise InvalidInput(f"no {self.noun} is called {kind!r}; {nearest(kind, self.kinds())}")
         return self._registered[kind]
+
+    def _load_or_explain(self, kind: str) -> None:
+        try:
+            self._load(kind)
+        except ModuleNotFoundError as problem:
+            absent = problem.name or ""
+            if absent.startswith("astraflow"):
+                raise  # a defect of ours
+            raise InvalidInput(
+                f"the {self.noun} {kind!r} needs the package {absent!r}, which is not installed here: "
+                "pip install 'astraflow[train]' brings what models and training need"
+            ) from problem
 
     def _load(self, kind: str) -> None:
         if kind in self._built_in:

@@ -3,4 +3,4 @@
 from astraflow.algorithms.losses.base import Loss
 from astraflow.runtime.plugins import Registry
 
-losses: Registry[Loss] = Registry("loss", built_in={"ppo": "astraflow.algorithms.losses.ppo"})
+losses: Registry[Loss] = Registry("loss", built_in={"ppo": "astraflow.algorithms.losses.ppo"}, heavy=("ppo",))

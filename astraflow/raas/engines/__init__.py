@@ -9,4 +9,5 @@ engines: Registry[Engine] = Registry(
         "local_torch": "astraflow.raas.engines.local_torch",
         "scripted": "astraflow.raas.engines.scripted",
     },
+    heavy=("local_torch",),
 )

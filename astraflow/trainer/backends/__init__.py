@@ -9,4 +9,5 @@ backends: Registry[Backend] = Registry(
         "scripted": "astraflow.trainer.backends.scripted",
         "single": "astraflow.trainer.backends.single",
     },
+    heavy=("single",),
 )
