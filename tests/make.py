@@ -45,11 +45,18 @@ def trajectory(
     )
 
 
-def episode(task_id: str = "train:0/0", *, node: str = "node-1", reward: float = 1.0, version: int = 0) -> Episode:
+def episode(
+    task_id: str = "train:0/0",
+    *,
+    node: str = "node-1",
+    reward: float = 1.0,
+    version: int = 0,
+    model_tokens: int = 5,
+) -> Episode:
     return Episode(
         task=TaskId(task_id),
         node=NodeId(node),
-        trajectories=(trajectory(reward=reward, version=version),),
+        trajectories=(trajectory(reward=reward, version=version, model_tokens=model_tokens),),
         duration_s=0.1,
     )
 

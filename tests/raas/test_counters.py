@@ -1,0 +1,50 @@
+import pytest
+
+from astraflow.raas.counters import NodeCounters
+
+
+def test_counters_are_those_of_the_contract() -> None:
+    counters = NodeCounters()
+    counters.add("episodes_done")
+    counters.add("tokens_generated", 12)
+
+    assert (counters.counters()["episodes_done"], counters.counters()["tokens_generated"]) == (1, 12)
+    with pytest.raises(KeyError):
+        counters.add("episodes_dnoe")
+    with pytest.raises(KeyError):
+        counters.set_gauge("mood", 1.0)
+
+
+def test_after_joining_again_only_what_was_not_reported_counts() -> None:
+    counters = NodeCounters()
+    counters.add("episodes_done", 5)
+    counters.was_reported(counters.counters())
+    counters.add("episodes_done", 2)
+
+    counters.joined_again()
+    assert counters.counters()["episodes_done"] == 2
+    counters.was_reported(counters.counters())
+    counters.joined_again()
+    counters.add("episodes_done", 3)
+
+    assert counters.counters()["episodes_done"] == 3
+
+
+def test_the_rate_looks_back_ten_seconds() -> None:
+    counters = NodeCounters()
+    for second in range(20):
+        counters.observe_rate(float(second))
+        counters.add("tokens_generated", 100 if second < 10 else 10)
+    counters.observe_rate(20.0)
+
+    assert counters.gauges()["tokens_per_s"] == pytest.approx(10)
+
+
+def test_the_latest_errors_are_kept_once_each() -> None:
+    counters = NodeCounters()
+
+    is_new = [counters.note_error(f"error {number}") for number in (*range(9), 8, 0)]
+
+    assert is_new == [True] * 9 + [False, True]
+    assert len(counters.errors()) == 8
+    assert counters.errors()[-1] == "error 0"
