@@ -1,11 +1,10 @@
 """What a recipe's models need before they can be trained: a short supervised start, made once and cached."""
 
 from astraflow.cli.child import PROGRESS
-from astraflow.datasets import datasets
-from astraflow.datasets.base import examples
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
 from astraflow.recipe import Recipe
+from astraflow.trainer.preparation import prepare_model
 
 
 def unprepared(recipe: Recipe) -> list[str]:
@@ -16,10 +15,7 @@ def unprepared(recipe: Recipe) -> list[str]:
 def prepare_models(recipe: Recipe) -> None:
     """Make them, telling on standard output how far it is. Raises: InvalidInput when one does not get there."""
     for policy in unprepared(recipe):
-        source = models.build(recipe.policies[policy].model)
-        if source.examples_from is not None:  # else it shares the model of a policy before it
-            dataset = datasets.build(source.examples_from, recipe.seed)
-            source.prepare(examples(dataset, seed=recipe.seed), _tell(policy))
+        prepare_model(recipe.policies[policy].model, seed=recipe.seed, on_progress=_tell(policy))
 
 
 def _tell(policy: str) -> OnProgress:

@@ -81,8 +81,8 @@ class Programs:
         )
 
     def web(self) -> Program:
-        """The page."""
-        listen = ["--host", self._places.host, "--port", str(self._places.web_port)]
+        """The page. It listens on loopback wherever the others do: it travels unencrypted."""
+        listen = ["--port", str(self._places.web_port), "--recipe", self._recipe.name]
         return self._program(
             WEB, ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen], announces=True
         )

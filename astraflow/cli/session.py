@@ -123,7 +123,6 @@ class Session:
         if not self._options.has_web:
             return
         url = await supervisor.ready(WEB)
-        self._screen.say(f"The run's page: {url}", style="bold")
         if self._options.opens_browser and has_display():
             await asyncio.to_thread(webbrowser.open, url)
 
@@ -166,6 +165,8 @@ class Session:
         program, message = happening.program, happening.message
         if happening.kind == "started":
             self._pids[program] = happening.pid
+        elif happening.kind == "ready" and program == WEB:
+            self._screen.say(f"The run's page: {message}", style="bold")
         elif happening.kind == "progress":
             self._busy_with = message
         elif happening.kind == "died":
