@@ -15,6 +15,6 @@ class AlgorithmConfig(Config):
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "ppo"})
     """`kind` and its options."""
     temperature: float = Field(default=1.0, gt=0)
-    """That rollouts are sampled at: recorded logprobs are of the tempered distribution, and so must the trainer's be."""
+    """That rollouts are sampled at: recorded logprobs are of the tempered distribution, and so are the trainer's."""
     mask_truncated: bool = False
-    """Leave trajectories that were cut off at their length limit out of loss and statistics. (DAPO, arXiv:2503.14476)"""
+    """Leave trajectories that were cut off at their length limit out of loss and means. (DAPO, arXiv:2503.14476)"""

@@ -60,7 +60,7 @@ def logits_at(model: PreTrainedModel, hidden: Tensor, places: Tensor) -> Tensor:
     Prompts are most of the tokens and the head most of the arithmetic of a small model: only asked places pay for it.
     """
     head = model.get_output_embeddings()
-    logits: Tensor = head(hidden.flatten(0, 1)[places])
+    logits: Tensor = head(hidden.flatten(0, 1).index_select(0, places))
     return logits.float()
 
 

@@ -1,0 +1,276 @@
+"""The single-device backend passes as a backend, learns what the loss says, and publishes what it computes with."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.algorithms import advantages
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.trajectories import Author, Span, Trajectory
+from astraflow.contract.weights import Dtype, Probe
+from astraflow.models import models
+from astraflow.models.causal import named_weights
+from astraflow.models.precision import bits_of, torch_dtype_of, values_of
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.base import Backend, Snapshot
+from tests import make_torch
+from tests.suites.backend_suite import BackendSuite, assert_same
+
+
+def single(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Backend:
+    spec = {"kind": "single", "learning_rate": 1e-2, **options}
+    return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
+
+
+def batch(
+    step: int = 1, *, groups: int = 3, members: int = 4, version: int = 0, born: int = 0, truncated: bool = False
+) -> Batch:
+    """Random answers to random prompts; the first member of a group is right."""
+    draws = np.random.default_rng(step)
+    rows = []
+    for group in range(groups):
+        prompt = draws.integers(4, 128, 6)
+        for member in range(members):
+            answer = draws.integers(4, 128, draws.integers(1, 6))
+            found = Trajectory(
+                policy=PolicyId("solver"),
+                tokens=np.concatenate([prompt, answer]).astype(np.int32),
+                logprobs=np.full(len(answer), -4.8, dtype=np.float32),
+                spans=(
+                    Span(author=Author.CONTEXT, length=6),
+                    Span(author=Author.MODEL, length=len(answer), version=Version(born)),
+                ),
+                reward=float(member == 0),
+                is_truncated=truncated and member == 1,
+            )
+            name = f"train:{step}.{group}"
+            rows.append(
+                Row(group=GroupId(name), task=TaskId(f"{name}/{member}"), node=NodeId("node-1"), trajectory=found)
+            )
+    return Batch(
+        id=BatchId(f"solver:{step}"),
+        policy=PolicyId("solver"),
+        version=Version(version),
+        is_redelivered=False,
+        rows=tuple(rows),
+    )
+
+
+class TestSingleBackend(BackendSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[], Backend]:
+        return single
+
+    @pytest.fixture
+    def batches(self) -> Sequence[Batch]:
+        return [batch(step) for step in range(1, 5)]
+
+
+def values(snapshot: Snapshot) -> dict[str, torch.Tensor]:
+    return {
+        name: values_of(bits, dtype, into=torch.float32).view(shape)
+        for name, (dtype, shape, bits) in snapshot.tensors.items()
+    }
+
+
+def probed(probe: Probe) -> list[tuple[np.ndarray[Any, Any], int, np.ndarray[Any, Any]]]:
+    """Tokens, where scoring begins, and logprobs of each sequence."""
+    tokens, logprobs = np.frombuffer(probe.tokens, "<i4"), np.frombuffer(probe.logprobs, "<f4")
+    found = []
+    for length, begin in zip(probe.lengths, probe.scored_from, strict=True):
+        found.append((tokens[:length], begin, logprobs[: length - begin]))
+        tokens, logprobs = tokens[length:], logprobs[length - begin :]
+    return found
+
+
+def obvious_step(given: Batch, *, learning_rate: float, epsilon: float) -> dict[str, torch.Tensor]:
+    """One GRPO step in the plainest terms: one trajectory at a time, transformers' own forward, torch's AdamW.
+
+    With a large epsilon AdamW moves in proportion to the gradient, so that what is compared is the gradient.
+    """
+    model = models.build(make_torch.TINY).architecture()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, eps=epsilon, weight_decay=0.0)
+    rewards = torch.tensor([row.trajectory.reward for row in given.rows])
+    groups = torch.tensor([int(str(row.group).rsplit(".", 1)[1]) for row in given.rows])
+    gains = advantages.build({"kind": "group_relative"})(rewards, groups, torch.ones(len(rewards)).bool())
+    total = sum(row.trajectory.model_tokens for row in given.rows)
+    loss = torch.zeros(())
+    for row, gain in zip(given.rows, gains, strict=True):
+        ids = torch.from_numpy(row.trajectory.tokens.astype(np.int64))[None]
+        all_logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+        for number, place in enumerate(np.flatnonzero(row.trajectory.loss_mask())):
+            logprob = all_logprobs[place - 1, ids[0, place]]
+            ratio = (logprob - float(row.trajectory.logprobs[number])).exp()
+            loss = loss - torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain) / total
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return {name: weight.detach() for name, weight in named_weights(model).items()}
+
+
+def test_a_step_is_that_of_the_plainest_loop() -> None:
+    backend = single(learning_rate=1.0, epsilon=1.0, weights_dtype="float32")
+    expected = obvious_step(batch(), learning_rate=1.0, epsilon=1.0)
+
+    backend.step(batch())
+
+    for name, value in values(backend.snapshot()).items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("cut", [{"micro_batch_tokens": 20}, {"pack_tokens": 1}, {"pack_tokens": 12}])
+def test_how_a_batch_is_cut_changes_no_result(cut: dict[str, Any]) -> None:
+    whole, parts = (single(epsilon=1.0, weights_dtype="float32", **other) for other in ({}, cut))
+
+    metrics, other = whole.step(batch()), parts.step(batch())
+
+    for name in metrics.keys() - {"tokens_per_s"}:
+        assert other[name] == pytest.approx(metrics[name], rel=1e-3, abs=1e-5), name
+    other_values = values(parts.snapshot())
+    for name, value in values(whole.snapshot()).items():
+        torch.testing.assert_close(value, other_values[name], atol=1e-6, rtol=0)
+
+
+def test_weights_are_published_as_they_are_computed_with() -> None:
+    backend = single()
+    backend.step(batch())
+
+    snapshot = backend.snapshot()
+
+    model = make_torch.model()
+    with torch.no_grad():
+        for name, weight in named_weights(model).items():
+            weight.copy_(values(snapshot)[name])
+    assert snapshot.probe is not None
+    for tokens, begin, logprobs in probed(snapshot.probe):
+        np.testing.assert_allclose(logprobs, make_torch.logprobs(model, tokens, begin), atol=1e-5)
+
+
+def test_steps_too_small_for_bf16_add_up() -> None:
+    backend = single(learning_rate=3e-6)
+    first = backend.snapshot()
+
+    shares = []
+    for _ in range(8):
+        backend.step(batch())
+        now = backend.snapshot()
+        changed = [now.tensors[name][2] != first.tensors[name][2] for name in first.tensors]
+        shares.append(float(np.concatenate(changed).mean()))
+
+    assert 0 < shares[0] < 0.2
+    assert shares[-1] > 2 * shares[0]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_published_type_is_the_one_asked_for(dtype: str) -> None:
+    snapshot = single(weights_dtype=dtype).snapshot()
+
+    expected = {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[dtype]
+    assert {found for found, _, _ in snapshot.tensors.values()} == {expected}
+    original = named_weights(make_torch.model())
+    assert torch_dtype_of(expected).itemsize == expected.size_bytes
+    if dtype == "bfloat16":
+        for name, (_, _, bits) in snapshot.tensors.items():
+            np.testing.assert_array_equal(bits, bits_of(original[name], expected))
+
+
+def test_the_gap_is_measured_on_rows_of_the_trainers_own_version_only() -> None:
+    assert single().step(batch(version=1, born=1))["logprob_gap"] < 1.0
+    assert "logprob_gap" not in single().step(batch(version=1, born=0))
+
+
+def test_the_gap_is_the_largest_difference_to_the_models_own_logprobs() -> None:
+    given = batch()
+    expected = max(
+        float(np.abs(row.trajectory.logprobs - make_torch.logprobs(make_torch.model(), row.trajectory.tokens, 6)).max())
+        for row in given.rows
+    )
+
+    assert single().step(given)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_metrics_tell_what_the_batch_was_like() -> None:
+    metrics = single().step(batch(groups=2, members=4, version=3, born=1))
+
+    assert metrics["reward_mean"] == 0.25
+    assert metrics["staleness_mean"] == 2
+    assert metrics["signal_fraction"] == 1.0
+    assert 4.0 < metrics["entropy"] < np.log(128) + 1e-3
+    assert metrics["grad_norm"] > 0
+
+
+def test_truncated_rows_can_be_left_out() -> None:
+    kept = single({"mask_truncated": True}).step(batch(truncated=True))
+    alone = single().step(batch(truncated=False))
+
+    assert kept["truncated_fraction"] == 0.25
+    assert kept["loss"] != alone["loss"]
+
+
+def test_a_batch_without_anything_to_learn_moves_nothing_and_counts() -> None:
+    backend, given = single({"mask_truncated": True}), batch(groups=1, members=2, truncated=True)
+    only_truncated = Batch(
+        id=given.id, policy=given.policy, version=given.version, is_redelivered=False, rows=given.rows[1:]
+    )
+    before = backend.snapshot()
+
+    metrics = backend.step(only_truncated)
+
+    assert metrics["grad_norm"] == 0
+    for name, (_, _, bits) in backend.snapshot().tensors.items():
+        np.testing.assert_array_equal(bits, before.tensors[name][2])
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_told() -> None:
+    backend, given = single(), batch()
+    given.rows[0].trajectory.logprobs[:] = np.nan
+    before = backend.snapshot()
+
+    metrics = backend.step(given)
+
+    assert metrics["skipped"] == 1
+    for name, (_, _, bits) in backend.snapshot().tensors.items():
+        np.testing.assert_array_equal(bits, before.tensors[name][2])
+
+
+def test_a_penalty_keeps_the_policy_near_its_first_weights() -> None:
+    free, tied = single(), single({"loss": {"kind": "ppo", "kl_coefficient": 5.0}})
+    assert tied.step(batch())["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    free.step(batch())
+    for _ in range(5):
+        free.step(batch())
+        metrics = tied.step(batch())
+
+    assert metrics["kl_reference"] > 0
+    assert free.step(batch())["ratio_mean"] > metrics["ratio_mean"]
+
+
+def test_the_learning_rate_warms_up_and_is_part_of_the_state(tmp_path: Path) -> None:
+    backend, other = single(warmup_steps=3), single(warmup_steps=3)
+    rates = [backend.step(batch(step))["learning_rate"] for step in range(3)]
+    backend.save(tmp_path)
+    other.load(tmp_path)
+
+    assert [*rates, other.step(batch())["learning_rate"]] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+
+
+def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    single().save(tmp_path)
+    other = backends.build({"kind": "single"}, {**make_torch.TINY, "layers": 1}, {}, seed=0)
+    before = other.snapshot()
+
+    with pytest.raises(CorruptData, match="does not fit this model"):
+        other.load(tmp_path)
+
+    assert_same(other.snapshot(), before)
+
+
+def test_a_wrong_algorithm_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"algorithm\.temprature"):
+        single({"temprature": 1.0})
