@@ -62,9 +62,10 @@ class Beats:
 
     async def run(self, every_s: float) -> None:
         """Beat until cancelled. Raises: what no retry helps; RunChanged."""
-        await periodic(self._beat, every_s=every_s, clock=self._clock)
+        await periodic(self.beat, every_s=every_s, clock=self._clock)
 
-    async def _beat(self) -> None:
+    async def beat(self) -> None:
+        """Say it now."""
         status = self._status()
         try:
             directive = await self._client.beat(status)

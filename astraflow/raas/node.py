@@ -74,7 +74,8 @@ class Node:
     async def _work(self) -> None:
         welcome = await self._membership.join(give_up_after_s=self._config.join_timeout_s)
         async with AsyncExitStack() as resources, asyncio.TaskGroup() as tasks:
-            loops = [tasks.create_task(self._beats().run(welcome.beat_s))]
+            beats = self._beats()
+            loops = [tasks.create_task(beats.run(welcome.beat_s))]
             flows = {spec.id: build_flow(spec) for spec in welcome.flows}
             engine = self._config.engine or welcome.engine
             self._policies = await build_policies(welcome, flows, engine, resources)
@@ -83,6 +84,7 @@ class Node:
             self._task_loop = self._build_task_loop(flows)
             loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(link)]
             loops.append(tasks.create_task(self._task_loop.run()))
+            loops.append(tasks.create_task(self._tell_versions(beats)))
             await self._until_sent_away()
             for loop in loops:
                 loop.cancel()
@@ -91,6 +93,13 @@ class Node:
         """What the engine is, is known only now."""
         is_simulated = any(served.engine.is_simulated for served in self._policies.values())
         await self._membership.correct(replace(self._facts, engine=str(engine["kind"]), is_simulated=is_simulated))
+
+    async def _tell_versions(self, beats: Beats) -> None:
+        """Newer weights are worth a beat of their own: dataflow may hold tasks back until it hears of them."""
+        while True:
+            await self._policies.changed.wait()
+            self._policies.changed.clear()
+            await beats.beat()
 
     async def _until_sent_away(self) -> None:
         leave, drain = (asyncio.ensure_future(event.wait()) for event in (self._orders.leave, self._orders.drain))

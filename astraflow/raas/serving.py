@@ -38,6 +38,8 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
     def __init__(self, policies: Mapping[PolicyId, ServedPolicy]) -> None:
         self._policies = dict(policies)
         self.ready = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set when what is served changed; whoever tells dataflow clears it."""
 
     def __getitem__(self, policy: PolicyId) -> ServedPolicy:
         return self._policies[policy]
@@ -51,6 +53,7 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
     def set_serving(self, policy: PolicyId, is_serving: bool) -> None:
         """A policy's version was proven, or turned out bad."""
         self._policies[policy].is_serving = is_serving
+        self.changed.set()
         if all(served.is_serving for served in self._policies.values()):
             self.ready.set()
         else:

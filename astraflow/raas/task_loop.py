@@ -97,7 +97,7 @@ class TaskLoop:
             self._capacity.set_open(False)
 
     async def _ask(self, room: int, node: NodeId) -> Lease:
-        return await self._client.lease(node, room, wait_s=LEASE_WAIT_S)
+        return await self._client.lease(node, room, wait_s=LEASE_WAIT_S, versions=self._policies.versions())
 
     async def _room(self) -> int:
         """How many tasks to ask for; waits until it is at least one and every policy is served."""
