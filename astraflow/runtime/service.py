@@ -82,8 +82,18 @@ async def _with_stop(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]])
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if os.environ.get(FOLLOW_PARENT) == "1":
-        loop.add_reader(sys.stdin.fileno(), _on_parent_pipe, loop, stop)
+        _follow_parent(loop, stop)
     await main(stop)
+
+
+def _follow_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    try:
+        loop.add_reader(sys.stdin.fileno(), _on_parent_pipe, loop, stop)
+    except PermissionError:
+        raise InvalidInput(
+            f"{FOLLOW_PARENT}=1 means that standard input is a pipe from the parent, but it is a file or a device: "
+            "give it a pipe, or unset the variable"
+        ) from None
 
 
 def _on_parent_pipe(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -1,59 +1,136 @@
+"""Plug-ins by kind: found late, checked early, wrong ones answered with the known ones."""
+
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime import plugins
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import Registry
 
 
-class Options(Config):
-    size_mm: int = 1
+class Greeter(Protocol):
+    def greet(self) -> str: ...
 
 
-class Wheel:
-    def __init__(self, options: Options, colour: str = "") -> None:
-        self.size_mm = options.size_mm
-        self.colour = colour
+class HelloOptions(Config):
+    name: str = "world"
+    times: int = 1
 
 
-def wheels(folder: Path, **modules: str) -> Registry[Wheel]:
-    """A registry whose built-in kinds are modules with that source."""
-    for kind, source in modules.items():
-        (folder / f"made_up_{kind}.py").write_text(source)
-    registry = Registry[Wheel]("wheel", {kind: f"made_up_{kind}" for kind in modules}, heavy=("broad",))
-    registry.register("plain", options=Options)(Wheel)
-    return registry
+MODULE = """
+from tests.runtime.test_plugins import HelloOptions, Loud, current
+current().register("{kind}", options=HelloOptions)(Loud)
+"""
+
+_registries: list[Registry[Greeter]] = []
 
 
-def test_a_spec_becomes_what_it_asks_for(tmp_path: Path) -> None:
-    wheel = wheels(tmp_path).build({"kind": "plain", "size_mm": 7}, colour="red")
-    assert (wheel.size_mm, wheel.colour) == (7, "red")
+def current() -> Registry[Greeter]:
+    """The registry of the test that runs, for modules that register themselves."""
+    return _registries[-1]
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ({"kind": "plian"}, "no wheel is called 'plian'; did you mean 'plain'"),
-        ({"size_mm": 1}, "a wheel needs a 'kind'; known: plain"),
-        ({"kind": "plain", "size": 1}, r"wheel plain\.size: unknown key; did you mean 'size_mm'"),
-    ],
-)
-def test_a_wrong_spec_is_answered_with_what_is_known(tmp_path: Path, spec: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        wheels(tmp_path).check(spec)
+class Loud:
+    def __init__(self, options: HelloOptions) -> None:
+        self._options = options
+
+    def greet(self) -> str:
+        return self._options.name.upper()
 
 
-def test_a_kind_that_lacks_a_package_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    registry = wheels(tmp_path, broad="import a_package_nobody_has")
-    with pytest.raises(InvalidInput, match="the wheel 'broad' needs the package 'a_package_nobody_has', which is not"):
-        registry.build({"kind": "broad"})
+class Hello:
+    def __init__(self, options: HelloOptions, greeting: str = "hello", *, mark: str = "") -> None:
+        self._options = options
+        self._text = f"{greeting} {options.name}{mark}"
+
+    def greet(self) -> str:
+        return " ".join([self._text] * self._options.times)
 
 
-def test_a_heavy_kind_is_told_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    registry = wheels(tmp_path, broad="", slim="")
-    assert [registry.is_heavy(kind) for kind in ("broad", "slim", "plain", "unheard")] == [True, False, False, False]
-    assert "made_up_broad" not in sys.modules
+@pytest.fixture
+def registry() -> Registry[Greeter]:
+    made: Registry[Greeter] = Registry("greeter", built_in={})
+    made.register("hello", options=HelloOptions)(Hello)
+    return made
+
+
+def test_a_plug_in_gets_its_options_and_what_the_seam_hands_in(registry: Registry[Greeter]) -> None:
+    assert registry.build({"kind": "hello"}).greet() == "hello world"
+    assert registry.build({"kind": "hello", "name": "you", "times": 2}, "hi", mark="!").greet() == "hi you! hi you!"
+
+
+def test_registering_gives_the_class_back(registry: Registry[Greeter]) -> None:
+    assert registry.register("again", options=HelloOptions)(Hello) is Hello
+
+
+def test_a_wrong_kind_is_answered_with_the_nearest(registry: Registry[Greeter]) -> None:
+    with pytest.raises(InvalidInput, match=r"no greeter is called 'helo'; did you mean 'hello'\?"):
+        registry.build({"kind": "helo"})
+    with pytest.raises(InvalidInput, match="no greeter is called 'zzz'; known: hello"):
+        registry.build({"kind": "zzz"})
+
+
+@pytest.mark.parametrize("spec", [{}, {"kind": None}, {"kind": 7}, {"name": "you"}])
+def test_a_spec_without_a_kind_is_answered_with_the_known_ones(
+    registry: Registry[Greeter], spec: dict[str, object]
+) -> None:
+    with pytest.raises(InvalidInput, match="a greeter needs a 'kind'; known: hello"):
+        registry.build(spec)
+
+
+def test_a_wrong_option_is_named_with_its_place(registry: Registry[Greeter]) -> None:
+    with pytest.raises(InvalidInput, match=r"greeter hello\.tims: unknown key; did you mean 'times'\?"):
+        registry.build({"kind": "hello", "tims": 2})
+    with pytest.raises(InvalidInput, match=r"greeter hello\.times: .* \(found 'often'\)"):
+        registry.build({"kind": "hello", "times": "often"})
+
+
+def test_a_spec_can_be_checked_without_building(registry: Registry[Greeter]) -> None:
+    assert registry.check({"kind": "hello", "times": 3}) == HelloOptions(times=3)
+    with pytest.raises(InvalidInput, match="times"):
+        registry.check({"kind": "hello", "times": "often"})
+
+
+def test_a_built_in_is_imported_when_it_is_first_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greeters_loud.py").write_text(MODULE.format(kind="loud"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry: Registry[Greeter] = Registry("greeter", built_in={"loud": "greeters_loud"})
+    monkeypatch.setattr(sys.modules[__name__], "_registries", [registry])
+    assert registry.kinds() == ["loud"]
+    assert "greeters_loud" not in sys.modules
+    assert registry.build({"kind": "loud"}).greet() == "WORLD"
+    monkeypatch.delitem(sys.modules, "greeters_loud")
+
+
+def test_third_parties_register_through_an_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Registry[Greeter]
+) -> None:
+    (tmp_path / "their_greeters.py").write_text(MODULE.format(kind="theirs"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys.modules[__name__], "_registries", [registry])
+    entry = EntryPoint(name="theirs", value="their_greeters", group="astraflow.greeters")
+    asked: list[str] = []
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        asked.append(group)
+        return [entry]
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    assert registry.kinds() == ["hello", "theirs"]
+    assert registry.build({"kind": "theirs"}).greet() == "WORLD"
+    assert set(asked) == {"astraflow.greeters"}
+    monkeypatch.delitem(sys.modules, "their_greeters")
+
+
+def test_an_entry_point_that_registers_nothing_is_an_unknown_kind(
+    monkeypatch: pytest.MonkeyPatch, registry: Registry[Greeter]
+) -> None:
+    entry = EntryPoint(name="empty", value="json", group="astraflow.greeters")
+    monkeypatch.setattr(plugins, "entry_points", lambda *, group: [entry])
+    with pytest.raises(InvalidInput, match="no greeter is called 'empty'"):
+        registry.build({"kind": "empty"})

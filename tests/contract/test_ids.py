@@ -1,0 +1,78 @@
+"""Ids are strings and numbers that refuse to be wrong."""
+
+import copy
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract import ids
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import BatchId, GroupId, Name, NodeId, PolicyId, TaskId, Version
+
+LETTERS = string.ascii_letters + string.digits
+every_kind = pytest.mark.parametrize(
+    "kind", [kind for kind in vars(ids).values() if isinstance(kind, type) and issubclass(kind, Name)]
+)
+
+
+@every_kind
+@given(first=st.sampled_from(LETTERS), rest=st.text(LETTERS + "._:/-", max_size=127))
+def test_names_of_letters_digits_and_some_signs_are_taken(kind: type[Name], first: str, rest: str) -> None:
+    name = kind(first + rest)
+    assert name == first + rest
+    assert type(name) is kind
+
+
+@every_kind
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "-a", ".a", "/a", ":a", "a b", "a\n", "\na", "a\0", "ä", "a,b", "a" * 129, "../a\\b", "<b>", "a?b"],
+)
+def test_other_names_are_refused_with_the_rule(kind: type[Name], text: str) -> None:
+    with pytest.raises(InvalidInput, match="use 1 to 128 letters, digits and") as refused:
+        kind(text)
+    assert str(refused.value).startswith(f"{kind.__name__} {text!r}")
+
+
+def test_a_long_wrong_name_is_not_repeated_in_full() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        PolicyId("x" * 100_000)
+    assert len(str(refused.value)) < 300
+
+
+def test_the_ids_of_a_run_are_names() -> None:
+    assert GroupId("train:17").startswith("train")
+    assert TaskId("train:17/3") == "train:17/3"
+    assert BatchId("solver:250") == "solver:250"
+
+
+def test_ids_are_used_like_what_they_are() -> None:
+    steps: dict[str, int] = {PolicyId("solver"): 1}
+    assert steps["solver"] == 1
+    assert json.dumps({"node": NodeId("n-1"), "version": Version(3)}) == '{"node": "n-1", "version": 3}'
+    assert sorted([Version(3), Version(1)]) == [1, 3]
+
+
+def test_ids_have_no_room_for_anything_else() -> None:
+    with pytest.raises(AttributeError):
+        PolicyId("solver").note = "x"  # type: ignore[attr-defined]  # refused, which is the point
+
+
+@given(st.integers(min_value=0))
+def test_versions_count_from_zero(value: int) -> None:
+    assert Version(value) == value
+    assert type(Version(value)) is Version
+
+
+@given(st.integers(max_value=-1))
+def test_negative_versions_are_refused(value: int) -> None:
+    with pytest.raises(InvalidInput, match="versions count publishes, from 0"):
+        Version(value)
+
+
+def test_ids_keep_their_type_when_copied() -> None:
+    name, version = copy.deepcopy((PolicyId("solver"), Version(3)))
+    assert (type(name), type(version)) == (PolicyId, Version)

@@ -1,0 +1,89 @@
+"""A trajectory is whole, or it is not made."""
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish, Generation, VersionSpan
+from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.trajectories import Author, Boundary, Episode, Failure, Span, Trajectory
+from tests import make
+
+
+def context(length: int) -> Span:
+    return Span(author=Author.CONTEXT, length=length)
+
+
+def written(length: int, version: int) -> Span:
+    return Span(author=Author.MODEL, length=length, version=Version(version))
+
+
+def trajectory(*spans: Span, tokens: int, logprobs: int, reward: float = 1.0) -> Trajectory:
+    return Trajectory(
+        policy=PolicyId("solver"),
+        tokens=np.zeros(tokens, dtype=np.int32),
+        logprobs=np.zeros(logprobs, dtype=np.float32),
+        spans=spans,
+        reward=reward,
+    )
+
+
+def test_the_mask_is_true_where_the_model_wrote() -> None:
+    made = trajectory(context(2), written(3, 4), context(1), written(1, 5), tokens=7, logprobs=4)
+    assert made.loss_mask().tolist() == [False, False, True, True, True, False, True]
+    assert made.loss_mask().dtype == np.bool_
+    assert made.model_tokens == 4
+
+
+def test_it_is_as_old_as_its_oldest_token() -> None:
+    assert trajectory(written(1, 5), written(1, 3), written(1, 4), tokens=3, logprobs=3).oldest_version == 3
+    assert trajectory(context(2), tokens=2, logprobs=0).oldest_version is None
+    assert trajectory(tokens=0, logprobs=0).loss_mask().tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "tokens", "logprobs", "message"),
+    [
+        ((context(2),), 3, 0, "do not cover its 3 tokens"),
+        ((context(4),), 3, 0, "do not cover its 3 tokens"),
+        ((written(2, 0),), 2, 1, "2 model tokens but 1 logprobs"),
+        ((context(2),), 2, 2, "0 model tokens but 2 logprobs"),
+        ((context(0),), 0, 0, "a span has no tokens"),
+        ((Span(author=Author.MODEL, length=1),), 1, 1, "model spans carry a version"),
+        ((Span(author=Author.CONTEXT, length=1, version=Version(0)),), 1, 0, "others carry none"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(
+    spans: tuple[Span, ...], tokens: int, logprobs: int, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        trajectory(*spans, tokens=tokens, logprobs=logprobs)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
+def test_a_reward_is_a_finite_number(reward: float) -> None:
+    with pytest.raises(InvalidInput, match="is not a finite number"):
+        make.trajectory(reward=reward)
+
+
+def test_an_episode_has_a_result_or_a_failure() -> None:
+    task, node = TaskId("train:0/0"), NodeId("node-1")
+    with pytest.raises(InvalidInput, match="neither trajectories nor a failure"):
+        Episode(task=task, node=node, trajectories=())
+    failure = Failure(boundary=Boundary.ENGINE, message="out of memory")
+    assert Episode(task=task, node=node, trajectories=(), failure=failure).failure == failure
+
+
+def test_only_what_may_go_better_elsewhere_is_infrastructure() -> None:
+    assert {boundary.value for boundary in Boundary if boundary.is_infrastructure} == {"engine", "environment"}
+
+
+@pytest.mark.parametrize(("tokens", "logprobs", "spanned"), [(3, 2, 3), (3, 3, 2), (0, 0, 1)])
+def test_a_generation_has_a_logprob_and_a_version_for_each_token(tokens: int, logprobs: int, spanned: int) -> None:
+    with pytest.raises(InvalidInput, match="one logprob for each token"):
+        Generation(
+            tokens=np.zeros(tokens, dtype=np.int32),
+            logprobs=np.zeros(logprobs, dtype=np.float32),
+            spans=(VersionSpan(version=Version(0), length=spanned),),
+            finish=Finish.STOP,
+        )

@@ -1,0 +1,64 @@
+"""Sizes follow from shapes and types; a delta knows its base."""
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Dtype, Manifest, TensorSpec, Transfer, TransferKind, TransferPlan
+
+
+def transfer(kind: TransferKind, *, base: int | None, size_bytes: int = 10) -> Transfer:
+    return Transfer(
+        kind=kind,
+        policy=PolicyId("solver"),
+        target=Version(5),
+        base=None if base is None else Version(base),
+        size_bytes=size_bytes,
+        hash=bytes(32),
+    )
+
+
+def manifest(*tensors: TensorSpec) -> Manifest:
+    return Manifest(policy=PolicyId("solver"), version=Version(5), tensors=tensors, root_hash=bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size_bytes"),
+    [
+        (Dtype.FLOAT32, 4),
+        (Dtype.FLOAT16, 2),
+        (Dtype.BFLOAT16, 2),
+        (Dtype.FLOAT8_E4M3, 1),
+        (Dtype.FLOAT8_E5M2, 1),
+    ],
+)
+def test_every_type_knows_its_width(dtype: Dtype, size_bytes: int) -> None:
+    assert dtype.size_bytes == size_bytes
+
+
+def test_no_type_is_without_a_width() -> None:
+    assert all(dtype.size_bytes in (1, 2, 4) for dtype in Dtype)
+
+
+def test_sizes_follow_from_shapes() -> None:
+    matrix = TensorSpec(name="w", dtype=Dtype.FLOAT32, shape=(3, 5), offset=0)
+    scalar = TensorSpec(name="s", dtype=Dtype.BFLOAT16, shape=(), offset=60)
+    empty = TensorSpec(name="e", dtype=Dtype.BFLOAT16, shape=(0, 7), offset=62)
+    assert [tensor.elements for tensor in (matrix, scalar, empty)] == [15, 1, 0]
+    assert manifest(matrix, scalar, empty).size_bytes == 62
+    assert manifest().size_bytes == 0
+
+
+def test_a_delta_has_a_base_and_a_full_snapshot_has_none() -> None:
+    assert transfer(TransferKind.DELTA, base=4).base == 4
+    assert transfer(TransferKind.FULL, base=None).base is None
+    with pytest.raises(InvalidInput, match="a delta names its base version"):
+        transfer(TransferKind.DELTA, base=None)
+    with pytest.raises(InvalidInput, match="a full snapshot has none"):
+        transfer(TransferKind.FULL, base=0)
+
+
+def test_a_plan_costs_what_its_transfers_cost() -> None:
+    chain = tuple(transfer(TransferKind.DELTA, base=base, size_bytes=base) for base in (2, 3, 4))
+    assert TransferPlan(manifest=manifest(), transfers=chain).size_bytes == 9
+    assert TransferPlan(manifest=manifest(), transfers=()).size_bytes == 0

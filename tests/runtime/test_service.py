@@ -1,0 +1,230 @@
+"""The life of a process: how it is told to stop, and with which words and code it ends."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from astraflow.contract.errors import (
+    AstraFlowError,
+    InvalidInput,
+    NotAuthenticated,
+    ProtocolMismatch,
+    StorageFull,
+    Unavailable,
+)
+from astraflow.runtime.service import EXIT_FAILED, EXIT_REFUSED, FOLLOW_PARENT, exit_code, run_until
+
+PROGRAM = """
+import asyncio, sys
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.runtime.service import run_process
+
+async def waits(stop):
+    print("ready", flush=True)
+    await stop.wait()
+    print("stopped", flush=True)
+
+async def ends(stop):
+    print("done")
+
+async def refuses(stop):
+    raise InvalidInput("the port is in use: choose another")
+
+async def refuses_together(stop):
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(refuses(stop))
+        tasks.create_task(inner())
+
+async def inner():
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(away())
+
+async def away():
+    raise Unavailable("127.0.0.1:1 cannot be reached")
+
+async def breaks(stop):
+    raise ZeroDivisionError("a defect")
+
+sys.exit(run_process({main}))
+"""
+
+
+def start(main: str, *, follow_parent: bool = False, stdin: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    environment = {**os.environ, FOLLOW_PARENT: "1" if follow_parent else "0"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.replace("{main}", main)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code and what was written, after at most some seconds."""
+    try:
+        out, err = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
+def is_ready(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    return process.stdout.readline() == "ready\n"
+
+
+def test_a_service_that_ends_by_itself_ends_well() -> None:
+    assert ended(start("ends")) == (0, "done\n", "")
+
+
+def test_an_error_for_people_is_one_line_without_a_traceback() -> None:
+    assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: the port is in use: choose another\n")
+
+
+def test_errors_that_rise_together_are_told_one_by_one() -> None:
+    code, _, err = ended(start("refuses_together"))
+    assert code == EXIT_REFUSED
+    assert sorted(err.splitlines()) == [
+        "error: 127.0.0.1:1 cannot be reached",
+        "error: the port is in use: choose another",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (InvalidInput("x"), EXIT_REFUSED),
+        (NotAuthenticated("x"), EXIT_REFUSED),
+        (ProtocolMismatch("x"), EXIT_REFUSED),
+        (Unavailable("x"), EXIT_FAILED),
+        (StorageFull("x"), EXIT_FAILED),
+    ],
+)
+def test_the_code_says_whether_starting_again_may_help(problem: AstraFlowError, code: int) -> None:
+    assert exit_code(problem) == code
+
+
+def test_following_a_parent_without_a_pipe_is_refused_in_a_sentence() -> None:
+    code, _, err = ended(start("waits", follow_parent=True, stdin=subprocess.DEVNULL))
+    assert code == EXIT_REFUSED
+    assert err.startswith(f"error: {FOLLOW_PARENT}=1 means")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_defect_shows_its_traceback() -> None:
+    code, _, err = ended(start("breaks"))
+    assert code == 1
+    assert "Traceback" in err
+    assert "ZeroDivisionError: a defect" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sets_stop_and_the_service_ends_well(number: signal.Signals) -> None:
+    process = start("waits")
+    assert is_ready(process)
+    process.send_signal(number)
+    assert ended(process) == (0, "stopped\n", "")
+
+
+def test_the_end_of_the_parents_pipe_means_stop() -> None:
+    process = start("waits", follow_parent=True)
+    assert is_ready(process)
+    code, out, err = ended(process)  # closes the pipe
+    assert code == 0
+    assert out.endswith("stopped\n")
+    assert "parent_gone" in out + err
+
+
+def test_what_a_parent_writes_is_not_its_end() -> None:
+    process = start("waits", follow_parent=True)
+    assert is_ready(process)
+    assert process.stdin is not None
+    process.stdin.write("still here\n")
+    process.stdin.flush()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.3)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process)[0] == 0
+
+
+def test_without_being_told_a_service_does_not_follow_its_parent() -> None:
+    process = start("waits", follow_parent=False)
+    assert is_ready(process)
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdin = None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.3)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, "stopped\n", "")
+
+
+async def _nothing() -> None:
+    pass
+
+
+@pytest.mark.anyio
+async def test_work_that_ends_by_itself_is_not_drained() -> None:
+    drained: list[bool] = []
+
+    async def drain() -> None:
+        drained.append(True)
+
+    await run_until(asyncio.Event(), _nothing(), drain=drain)
+    assert drained == []
+
+
+@pytest.mark.anyio
+async def test_an_error_of_the_work_rises() -> None:
+    async def refuse() -> None:
+        raise InvalidInput("no")
+
+    with pytest.raises(InvalidInput):
+        await run_until(asyncio.Event(), refuse(), drain=_nothing)
+
+
+@pytest.mark.anyio
+async def test_stopping_drains_first_and_cancels_then() -> None:
+    stop, order = asyncio.Event(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("cancelled")
+
+    async def drain() -> None:
+        order.append("drained")
+
+    running = asyncio.create_task(run_until(stop, work(), drain=drain))
+    await asyncio.sleep(0)
+    stop.set()
+    await running
+    assert order == ["drained", "cancelled"]
+
+
+@pytest.mark.anyio
+async def test_cancelling_cancels_the_work_too() -> None:
+    order: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("cancelled")
+
+    running = asyncio.create_task(run_until(asyncio.Event(), work(), drain=_nothing))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert order == ["cancelled"]
