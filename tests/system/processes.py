@@ -1,0 +1,112 @@
+"""A whole run as real processes, for tests: started by the CLI, watched through the control plane, killed by pid."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.reports import Report
+from astraflow.wire.channel import dial
+
+ROOT = Path(__file__).parents[2]
+
+PATIENCE_S = 60.0
+"""How long a test waits for what must come; the machine may be busy."""
+
+
+def command(*arguments: str) -> list[str]:
+    """The CLI with these arguments."""
+    return [sys.executable, "-m", "astraflow.cli", *arguments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningRun:
+    """A run that goes on beside the test."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+
+    def pids(self) -> dict[str, int]:
+        """Process id of each program of the run."""
+        return json.loads((self.directory / "processes.json").read_text())  # type: ignore[no-any-return]  # JSON
+
+    def facts(self) -> dict[str, Any]:
+        """What the run noted about itself."""
+        return json.loads((self.directory / "run.json").read_text())  # type: ignore[no-any-return]  # JSON
+
+    def token(self) -> str:
+        """The run token."""
+        return (self.directory / "token").read_text().strip()
+
+    async def report(self) -> Report:
+        """The state of the run; waits while dataflow is away."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                async with dial(self.facts()["dataflow"], token=self.token()) as link:
+                    return await ControlPlaneClient(link).report()
+            except (AstraFlowError, FileNotFoundError):
+                if time.monotonic() > deadline or self.process.poll() is not None:
+                    raise
+                await asyncio.sleep(0.1)
+
+    async def until(self, holds: Callable[[Report], bool]) -> Report:
+        """The first report for which something holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds(report := await self.report()):
+            assert time.monotonic() < deadline, f"it did not come to that within {PATIENCE_S:.0f} s: {report}"
+            await asyncio.sleep(0.1)
+        return report
+
+    async def steps_more(self, steps: int) -> Report:
+        """The report after that many more trainer steps."""
+        before = (await self.report()).streams[0].steps
+        return await self.until(lambda report: report.streams[0].steps >= before + steps)
+
+    def kill(self, program: str) -> None:
+        """`kill -9`, by its pid."""
+        os.kill(self.pids()[program], signal.SIGKILL)
+
+    def logged_steps(self, trainer: str) -> list[dict[str, Any]]:
+        """The trainer's own account of its steps, over all its lives."""
+        lines = (self.directory / "logs" / f"{trainer}.log").read_text().splitlines()
+        events = [json.loads(line) for line in lines if line.startswith("{")]
+        return [event for event in events if event.get("event") == "step"]
+
+
+@asynccontextmanager
+async def running(recipe: str, directory: Path, *options: str) -> AsyncIterator[RunningRun]:
+    """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within five seconds."""
+    arguments = command("run", recipe, "--headless", "--limit-s", "300", "--run-dir", str(directory), *options)
+    with (directory.parent / f"{directory.name}.out").open("w") as out:
+        process = subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, text=True)
+        run = RunningRun(process=process, directory=directory)
+        try:
+            yield run
+            pids = list(run.pids().values())
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=5)
+            assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "a process was left behind"
+        finally:
+            process.kill()
+            process.wait()
+
+
+def assert_balanced(report: Report) -> None:
+    """Every group is in exactly one place."""
+    for flow in report.flows:
+        assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
+    for stream in report.streams:
+        spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
+        assert stream.admitted == spread
+        assert stream.trained == stream.steps * stream.batch_groups

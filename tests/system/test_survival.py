@@ -1,0 +1,73 @@
+"""A run of real processes under `kill -9`, and nodes that come and go by hand."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.reports import NodeState
+from tests.system.processes import ROOT, assert_balanced, command, running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
+
+
+async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp_path: Path) -> None:
+    async with running("smoke", tmp_path / "run", *ENDLESS) as run:
+        await run.until(lambda report: report.streams[0].steps >= 3)
+        for program in ("dataflow", "node-1", "trainer-solver", "weights", "node-2"):
+            run.kill(program)
+            report = await run.steps_more(5)
+            assert_balanced(report)
+        await asyncio.sleep(0.5)
+        steps = run.logged_steps("trainer-solver")
+        report = await run.report()
+        restarted = [
+            line for line in (tmp_path / "run/logs/supervisor.log").read_text().splitlines() if "killed" in line
+        ]
+    batches = [step["batch"] for step in steps]
+    # The log line is written after the acknowledgement, so a kill may swallow the one of the last step before it.
+    assert len(batches) == len(set(batches)) >= report.streams[0].steps - 2
+    assert [step["step"] for step in steps] == [int(batch.partition(":")[2]) + 1 for batch in batches]
+    assert len(restarted) == 5
+    assert report.streams[0].version == report.streams[0].steps
+
+
+async def test_a_node_joined_by_hand_contributes_and_hands_back_what_it_holds(tmp_path: Path) -> None:
+    async with running("smoke", tmp_path / "run", *ENDLESS, "--nodes", "1") as run:
+        await run.until(lambda report: report.streams[0].steps >= 1)
+        environment = {**os.environ, "ASTRAFLOW_TOKEN": run.token()}
+        arguments = command("join", run.facts()["dataflow"], "--name", "by-hand")
+        node = subprocess.Popen(arguments, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
+        try:
+            await run.until(
+                lambda report: any(
+                    node.facts.name == "by-hand" and node.counters.get("episodes_done", 0) > 0 for node in report.nodes
+                )
+            )
+            began = time.monotonic()
+            node.send_signal(signal.SIGINT)
+            assert node.wait(timeout=5) == 0
+            assert time.monotonic() - began < 5
+            report = await run.report()
+            (left,) = (node for node in report.nodes if node.facts.name == "by-hand")
+            assert (left.state, left.leased) == (NodeState.GONE, 0)
+            assert_balanced(report)
+        finally:
+            node.kill()
+            node.wait()
+
+
+async def test_two_policies_learn_from_one_workflow_with_a_trainer_each(tmp_path: Path) -> None:
+    async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
+        report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))
+        assert {stream.policy for stream in report.streams} == {"solver", "verifier"}
+        assert_balanced(report)
+        run.kill("trainer-verifier")
+        await run.steps_more(5)
+        assert_balanced(await run.report())
