@@ -13,6 +13,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.tasks import NodeFacts
 from astraflow.raas.beats import Beats, Orders
+from astraflow.raas.breaker import Breaker
 from astraflow.raas.build import build_flow, build_policies
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.config import RaasConfig
@@ -32,6 +33,10 @@ log = get_logger()
 
 FLUSH_S = 1.2
 """On leaving, finished episodes get this long to reach dataflow, and then dataflow as long to hear of the end."""
+
+
+BREAK_AFTER = 16
+"""So many infrastructure failures in a row, or as many as episodes run at once, and the node rests."""
 
 
 class Node:
@@ -170,6 +175,7 @@ class Node:
             self._policies,
             capacity=self._capacity,
             outbox=Outbox(),
+            breaker=Breaker(max(BREAK_AFTER, self._config.capacity), self._clock),
             counters=self._counters,
         )
 

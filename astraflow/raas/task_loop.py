@@ -8,6 +8,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, TaskId
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.raas.breaker import Breaker
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership
@@ -42,6 +43,7 @@ class TaskLoop:
         *,
         capacity: Capacity,
         outbox: Outbox,
+        breaker: Breaker,
         counters: NodeCounters,
     ) -> None:
         self._client = client
@@ -50,6 +52,7 @@ class TaskLoop:
         self._policies = policies
         self._capacity = capacity
         self._outbox = outbox
+        self._breaker = breaker
         self._counters = counters
         self._running: dict[tuple[TaskId, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -103,14 +106,20 @@ class TaskLoop:
         """How many tasks to ask for; waits until it is at least one and every policy is served."""
         while True:
             is_ready = self._policies.ready.is_set()
-            self._capacity.set_open(is_ready)
+            self._capacity.set_open(is_ready and not self._breaker.is_open)
             if not is_ready:
                 await self._policies.ready.wait()
                 continue
-            backlog = self._capacity.slots * OUTBOX_PER_SLOT - len(self._outbox) - len(self._running)
-            if (room := min(self._capacity.free, backlog)) > 0:
+            await self._breaker.rest()
+            if (room := self._room_now()) > 0:
                 return room
             await self._changed.wait()
+
+    def _room_now(self) -> int:
+        if self._breaker.is_open:
+            return 1 - len(self._running)
+        backlog = self._capacity.slots * OUTBOX_PER_SLOT - len(self._outbox) - len(self._running)
+        return min(self._capacity.free, backlog)
 
     def _start(self, task: Task, tasks: asyncio.TaskGroup) -> None:
         key = (task.id, task.attempt)
@@ -123,6 +132,7 @@ class TaskLoop:
     async def _run(self, task: Task) -> None:
         try:
             episode = await self._runner.run(task)
+            self._breaker.observe(episode.failure)
             self._outbox.put(episode, task.attempt)
         finally:
             del self._running[task.id, task.attempt]

@@ -9,6 +9,7 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.ids import NodeId, PolicyId, PoolId
 from astraflow.contract.tasks import NodeFacts
 from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.breaker import Breaker
 from astraflow.raas.build import build_flow
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
@@ -80,7 +81,7 @@ class Working:
 
 @asynccontextmanager
 async def working(
-    dataflow: FakeDataflow, engine: FakeEngine, *, slots: int = 4, is_ready: bool = True
+    dataflow: FakeDataflow, engine: FakeEngine, *, slots: int = 4, is_ready: bool = True, break_after: int = 1000
 ) -> AsyncIterator[Working]:
     """A joined task loop that works while the block runs."""
     clock, counters, policies = SystemClock(), NodeCounters(), serving(engine, is_ready=is_ready)
@@ -93,7 +94,19 @@ async def working(
         )
         await membership.join(give_up_after_s=5)
         run = runner(dataflow, policies, counters, membership=membership)
-        loops.append(TaskLoop(client, membership, run, policies, capacity=capacity, outbox=outbox, counters=counters))
+        breaker = Breaker(break_after, clock)
+        loops.append(
+            TaskLoop(
+                client,
+                membership,
+                run,
+                policies,
+                capacity=capacity,
+                outbox=outbox,
+                breaker=breaker,
+                counters=counters,
+            )
+        )
         running = asyncio.create_task(loops[0].run())
         try:
             yield Working(

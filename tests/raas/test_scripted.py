@@ -1,4 +1,6 @@
 import asyncio
+import subprocess
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -222,3 +224,13 @@ async def test_what_cannot_be_answered_is_said() -> None:
         await engines.build({"kind": "scripted"}, {"kind": "scripted"}).generate(
             "a", np.zeros(1, dtype=np.int32), Sampling(max_new_tokens=1)
         )
+
+
+def test_a_node_with_the_scripted_engine_needs_no_torch() -> None:
+    code = (
+        "import sys, astraflow.raas.service, astraflow.raas.engines.scripted, astraflow.models\n"
+        "astraflow.models.build_tokenizer({'kind': 'scripted'})\n"
+        "assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -203,3 +203,18 @@ async def test_a_full_outbox_stops_leasing() -> None:
         assert len(node.loop.held()) == 8
         dataflow.refuse = lambda episode: False
         await dataflow.until(lambda: len(dataflow.episodes) == 100)
+
+
+async def test_an_engine_that_only_fails_does_not_eat_the_tasks() -> None:
+    dataflow, engine = FakeDataflow(), FakeEngine(version=0)
+    engine.problem = RuntimeError("the server is gone")
+    dataflow.add(make.task(group=group) for group in range(100))
+
+    async with working(dataflow, engine, slots=4, break_after=8):
+        await dataflow.until(lambda: len(dataflow.episodes) >= 8)
+        await asyncio.sleep(0.2)
+        assert len(dataflow.episodes) <= 12
+        engine.problem = None
+        await dataflow.until(lambda: len(dataflow.episodes) == 100)
+
+    assert sum(episode.failure is not None for episode in dataflow.episodes.values()) <= 12
