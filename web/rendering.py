@@ -50,7 +50,7 @@ def build_stamp() -> str:
 class Pages:
     """Renders templates."""
 
-    def __init__(self, build: str) -> None:
+    def __init__(self, build: str, *, dataflow: str) -> None:
         self.build = build
         self._environment = Environment(
             loader=FileSystemLoader(ROOM / "templates"),
@@ -60,6 +60,8 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.globals |= {
+            "build": build,
+            "dataflow_address": dataflow,
             "navigation": NAVIGATION,
             "themes": THEMES,
             "static": lambda path: f"/static/{build}/{path}",
@@ -93,6 +95,7 @@ class Pages:
             viewer=getattr(request.state, "viewer", None),
             theme=theme if theme in THEMES else "system",
             flash=flash,
+            status=status,
             **context,
         )
         response = HTMLResponse(text, status)

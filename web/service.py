@@ -46,7 +46,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[
         database = await asyncio.to_thread(open_database, settings.directory)
         try:
             async with connect_control(settings.dataflow, settings.token) as control:
-                pages = Pages(build_stamp())
+                pages = Pages(build_stamp(), dataflow=settings.dataflow)
                 state = RunState(clock)
                 frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
                 parts = Parts(

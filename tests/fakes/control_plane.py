@@ -5,6 +5,7 @@ Run it by itself to work on the pages: `python -m tests.fakes.control_plane --po
 
 import argparse
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -110,6 +111,7 @@ if __name__ == "__main__":
     parser.add_argument("--simulated", nargs="*", default=[])
     chosen = parser.parse_args()
     imagined = World(
+        began_at=time.time() - chosen.began,
         policies=tuple(chosen.policies),
         nodes=tuple(chosen.nodes),
         simulated=tuple(chosen.simulated),

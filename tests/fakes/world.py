@@ -137,7 +137,8 @@ class World:
     def _node(self, name: str, index: int, sequence: int, is_history: bool) -> NodeReport:
         chance = random.Random(f"{name} {sequence}")
         steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
-        lag = min(steps, (sequence + index * 2) % 7 // 5 + (2 if index == 1 and 40 <= sequence % 90 < 44 else 0))
+        is_slow = index == 1 and 40 <= sequence % 90 < 46
+        lag = min(steps, 3 if is_slow else random.Random(f"{name} {sequence // 9}").choice((0, 0, 1)))
         return NodeReport(
             id=NodeId(f"n{index}"),
             facts=NodeFacts(

@@ -145,7 +145,9 @@ def _node_cells(node: NodeReport, report: Report) -> dict[str, Cell]:
         "lag": lag,
         "leased": Cell(text=formats.count(node.leased)),
         "gap": Cell(text=formats.MISSING if gap is None else f"{gap:.1e}"),
-        "beat": Cell(text=formats.duration(node.beat_age_s), tone="warn" if node.beat_age_s > STALE_AFTER_S else ""),
+        "beat": Cell(
+            text=formats.duration(max(0.1, node.beat_age_s)), tone="warn" if node.beat_age_s > STALE_AFTER_S else ""
+        ),
         "errors": _errors_cell(node),
         "age": Cell(text=formats.duration(report.at - node.joined_at)),
     }

@@ -97,6 +97,8 @@ class DrawnLine:
     style: str
     path: str
     area: str
+    end: str
+    """Path of the dot at the newest value; only the main line has one."""
     latest: str
 
 
@@ -144,12 +146,14 @@ def _drawn(spec: ChartSpec, line: Line, rows: Sequence[Row], window: scales.Wind
         (window.place(at), None if (value := values.get(line.value)) is None else axis.place(value, spec.height))
         for at, values in rows
     ]
+    ends = [(x, y) for x, y in places if y is not None]
     known = [values[line.value] for _, values in rows if values.get(line.value) is not None]
     return DrawnLine(
         label=line.label,
         style=line.style,
         path=scales.path(places),
         area=scales.area(places, axis.place(0.0, spec.height)) if line.is_area else "",
+        end=scales.dot(*ends[-1]) if ends and line.style == "main" else "",
         latest=scales.value_text(known[-1] if known else None, spec.format),
     )
 

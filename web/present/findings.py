@@ -54,7 +54,7 @@ def wait_note(stream: StreamReport, wait: float | None) -> str:
     if wait <= FED_BELOW:
         return "Fed: batches are there when it asks"
     if wait <= STARVED_ABOVE:
-        return "Nearly fed: it now and then waits for rollouts"
+        return "Nearly fed: it sometimes waits"
     return "Starved: rollouts are the bottleneck"
 
 
@@ -71,13 +71,9 @@ def rates_note(stream: StreamReport) -> str:
 
 def buffer_note(stream: StreamReport) -> str:
     """How far the buffer reaches, and whether the staleness gate is open."""
-    if stream.batch_groups and stream.buffered >= stream.batch_groups:
-        reach = f"{formats.rate(stream.buffered / stream.batch_groups)} batches are ready"
-    else:
-        reach = f"{formats.count(stream.buffered)} of the {formats.count(stream.batch_groups)} groups of a batch"
-    gate = (
-        "staleness gate closed" if stream.issue_room <= 0 else f"{formats.count(stream.issue_room)} more may be issued"
-    )
+    batches = stream.buffered / max(1, stream.batch_groups)
+    reach = f"{batches:.1f} batches ready" if batches >= 1 else f"{formats.percent(batches)} of a batch"
+    gate = "gate closed" if stream.issue_room <= 0 else f"room for {formats.count(stream.issue_room)} more"
     return f"{reach} · {gate}"
 
 
@@ -153,9 +149,13 @@ def _reward_finding(policy: PolicyId, points: Sequence[Point]) -> str:
 def _rates_finding(window: Sequence[PolicyPoint]) -> str:
     if not window:
         return "Nothing produced yet"
-    produced = sum(point.produced for point in window) / len(window)
-    consumed = sum(point.consumed for point in window) / len(window)
-    return f"{formats.rate(produced)} groups/s produced, {formats.rate(consumed)} consumed on average"
+    consumed = sum(point.consumed for point in window)
+    if not consumed:
+        return "Nothing consumed yet"
+    ratio = sum(point.produced for point in window) / consumed
+    if 0.99 <= ratio <= 1.01:
+        return "Production equals consumption"
+    return f"Production is {formats.percent(abs(ratio - 1))} {'above' if ratio > 1 else 'below'} consumption"
 
 
 def _wait_finding(window: Sequence[PolicyPoint]) -> str:

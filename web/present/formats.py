@@ -53,6 +53,8 @@ def percent(value: float | None) -> str:
     if value is None:
         return MISSING
     scaled = value * 100
+    if 0 < scaled < 0.05:
+        return f"<0.1{_NARROW}%"
     digits = 1 if 0 < abs(scaled) < 1 else 0
     return f"{scaled:.{digits}f}{_NARROW}%"
 
@@ -75,11 +77,13 @@ def size(value: float | None) -> str:
 def duration(value_s: float | None) -> str:
     """Seconds in the two largest units.
 
-    >>> duration(0.42), duration(12.3), duration(130), duration(7260)
-    ('0.4\\u202fs', '12\\u202fs', '2\\u202fmin 10\\u202fs', '2\\u202fh 1\\u202fmin')
+    >>> duration(0.0042), duration(0.42), duration(12.3), duration(130), duration(7260)
+    ('4.2\\u202fms', '0.4\\u202fs', '12\\u202fs', '2\\u202fmin 10\\u202fs', '2\\u202fh 1\\u202fmin')
     """
     if value_s is None or not math.isfinite(value_s):
         return MISSING
+    if 0 < value_s < 0.0995:
+        return f"{value_s * 1000:.1f}{_NARROW}ms"
     if value_s < 9.95:
         return f"{max(0.0, value_s):.1f}{_NARROW}s"
     seconds = round(value_s)

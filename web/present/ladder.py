@@ -7,6 +7,8 @@ from astraflow.contract.ids import PolicyId
 from web.points import CHARTED_NODES, Point
 from web.present.scales import WIDTH, Window
 
+BEHIND_Y = 6.0
+
 GAP_S = 3.0
 """A node that is missing for longer leaves a hole in its row."""
 
@@ -16,6 +18,8 @@ class Stretch:
     """A node's lag did not change here."""
 
     x: float
+    y: float
+    """Of 16: a node that is behind has a lower bar, so that colour does not speak alone."""
     width: float
     lag: int
     level: str
@@ -75,4 +79,6 @@ def _rung(name: str, policy: PolicyId, points: Sequence[Point], window: Window, 
 def _stretch(start: float, end: float, lag: int, window: Window, bound: int) -> Stretch:
     x = max(0.0, window.place(start))
     width = max(0.0, min(WIDTH, window.place(end)) - x)
-    return Stretch(x=round(x, 1), width=round(width, 1), lag=lag, level=level(lag, bound))
+    return Stretch(
+        x=round(x, 1), y=BEHIND_Y if 0 < lag <= bound else 0.0, width=round(width, 1), lag=lag, level=level(lag, bound)
+    )

@@ -26,6 +26,7 @@ class Overview:
     policy: PolicyId
     stream: StreamReport
     range: str
+    window_s: float
     drawings: dict[str, charts.Drawing]
     sparks: dict[str, charts.Drawing]
     rungs: tuple[Rung, ...]
@@ -50,6 +51,7 @@ def overview(report: Report, series: Series, choice: Chosen) -> Overview:
         policy=stream.policy,
         stream=stream,
         range=choice.range,
+        window_s=choice.range_s,
         drawings=drawn,
         sparks={name: _draw(_spark(name), rows, window, stream) for name in SPARKS},
         rungs=ladder(stream.policy, points, window, bound=stream.max_staleness),
@@ -73,7 +75,12 @@ def rows_of(points: Sequence[Point], policy: PolicyId) -> list[charts.Row]:
 
 def page_points(policy: PolicyId, points: Sequence[Point]) -> dict[str, Any]:
     """What the scripts draw from: one policy's points as `web.frames.point_json` gives them, and the values' names."""
-    return {"policy": policy, "values": VALUES, "points": [point_json(point, policy) for point in points]}
+    return {
+        "isLive": True,
+        "policy": policy,
+        "values": VALUES,
+        "points": [point_json(point, policy) for point in points],
+    }
 
 
 def latest_events(report: Report) -> list[Event]:

@@ -1,10 +1,9 @@
 """The list of runs, and one run: what it is, where its groups are, how it went."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import FlowReport, Report, StreamReport
 from web.points import VALUES
 from web.present import charts, formats, scales
@@ -13,6 +12,7 @@ from web.report_json import RecordedReport, report_from_json
 from web.tables import RunPoint, RunRecord
 
 SHOWN_POINTS = 600
+CHART_HEIGHT = 176
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,15 @@ def run_view(
         balances=(*(flow_balance(flow) for flow in flows), *(stream_balance(stream) for stream in streams)),
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
         drawings={
-            spec.name: charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream) if stream else None)
+            spec.name: charts.draw(
+                replace(spec, height=CHART_HEIGHT),
+                rows,
+                window,
+                limit=charts.limit_of(spec, stream) if stream else None,
+            )
             for spec in charts.CHARTS.values()
         },
-        points=_points(stream.policy if stream else PolicyId("none"), points),
+        points=_points(stream.policy if stream else "", points, is_live=live is not None),
         is_live=live is not None,
         flows=flows,
     )
@@ -140,9 +145,9 @@ def _facts(
     return tuple(facts)
 
 
-def _points(policy: str, points: Sequence[RunPoint]) -> dict[str, Any]:
+def _points(policy: str, points: Sequence[RunPoint], *, is_live: bool) -> dict[str, Any]:
     rows = [
         [point.sequence, point.at, {policy: {"v": [getattr(point, name) for name in VALUES], "l": {}}}]
         for point in points
     ]
-    return {"policy": policy, "values": VALUES, "points": rows}
+    return {"isLive": is_live, "policy": policy, "values": VALUES, "points": rows}

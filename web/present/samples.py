@@ -21,6 +21,7 @@ class Sample:
     """Which version wrote what, as in `v3 x 12 tokens, v4 x 5`."""
     fate: str
     tokens: str
+    """Model-written of all."""
     is_truncated: bool
     at: float
 
@@ -38,6 +39,8 @@ class SampledGroup:
     reward: str
     """Mean over the members."""
     summary: str
+    has_signal: bool
+    """False when all members scored alike: nothing to learn from."""
     fate: str
     at: float
 
@@ -63,6 +66,7 @@ def _group(members: Sequence[SampledTrajectory]) -> SampledGroup:
         members=tuple(_sample(member, best=max(rewards), worst=min(rewards)) for member in members),
         reward=formats.reward(sum(rewards) / len(rewards)),
         summary=_summary(rewards),
+        has_signal=len(set(rewards)) > 1,
         fate=", ".join(fates),
         at=max(member.at for member in members),
     )
@@ -86,7 +90,7 @@ def _sample(member: SampledTrajectory, *, best: float, worst: float) -> Sample:
         node=member.node,
         versions=_versions(member),
         fate=_fate(member),
-        tokens=f"{formats.several(member.model_tokens, 'token')} written, {formats.count(member.tokens)} in all",
+        tokens=f"{formats.count(member.model_tokens)} of {formats.count(member.tokens)}",
         is_truncated=member.is_truncated,
         at=member.at,
     )

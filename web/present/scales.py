@@ -106,6 +106,11 @@ def area(places: Sequence[tuple[float, float | None]], base: float) -> str:
     return "".join(parts)
 
 
+def dot(x: float, y: float) -> str:
+    """SVG path of a dot: a stroke without length, whose round ends stay round however the plot is stretched."""
+    return f"M{x:.1f} {y:.1f}h0.01"
+
+
 def tick_text(value: float, kind: str) -> str:
     """A tick's label: short, since ticks are round."""
     if kind == "percent":

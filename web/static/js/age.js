@@ -1,0 +1,92 @@
+// How old the data is, by this browser's own clock: it goes on counting when nothing arrives any more.
+import { duration } from "./formats.js";
+
+const STALE_AFTER_S = 5;
+const STEP_MS = 200;
+
+let badge = null;
+let base = null; // age in seconds when it was last heard of
+let heardAt = Date.now();
+let feed = "connecting";
+let problem = "";
+let cut = ""; // "web" or "login" while the page itself is cut off
+let isPaused = false;
+
+export function age(element) {
+  badge = element;
+  base = element.dataset.age === "" ? null : Number(element.dataset.age);
+  feed = element.dataset.feed;
+  problem = element.dataset.problem;
+  setInterval(show, STEP_MS);
+  show();
+}
+
+// seconds: age of the data as of this message; null before any report.
+export function heard(seconds, feedState, feedProblem) {
+  const isFresh = seconds !== null && feedState === "live" && seconds < 1;
+  [base, heardAt, feed, problem, cut] = [seconds, Date.now(), feedState, feedProblem, ""];
+  if (isFresh) pulse();
+  show();
+}
+
+export function lost(cause) {
+  cut = cause;
+  show();
+}
+
+export function pausedAge(value) {
+  isPaused = value;
+  show();
+}
+
+function show() {
+  if (!badge) return;
+  const seconds = base === null ? null : base + (Date.now() - heardAt) / 1000;
+  const isStale = seconds !== null && seconds >= STALE_AFTER_S;
+  const state = isPaused ? "paused" : seconds === null ? "none" : isStale ? "stale" : "live";
+  badge.dataset.state = state;
+  badge.querySelector(".age-text").textContent = {
+    paused: `paused, ${duration(seconds ?? 0)} old`,
+    none: "no data yet",
+    stale: `stale for ${whole(seconds ?? 0)}`,
+    live: `live · ${duration(Math.max(0.1, seconds ?? 0))}`,
+  }[state];
+  document.documentElement.toggleAttribute("data-stale", isStale && !isPaused);
+  showBanner(isStale && !isPaused, seconds);
+  const waiting = document.querySelector('[data-part="problem"]');
+  if (waiting) waiting.textContent = cut ? explanation() : problem || "Dialling…";
+}
+
+function showBanner(isShown, seconds) {
+  const banner = document.getElementById("banner");
+  const isNeeded = isShown || cut === "login";
+  if (banner.hidden === isNeeded) banner.hidden = !isNeeded;
+  if (!isNeeded) return;
+  banner.querySelector(".banner-title").textContent =
+    cut === "login" ? "You are logged out." : `These numbers are ${whole(seconds)} old.`;
+  setText(banner.querySelector(".banner-text"), explanation());
+  setText(banner.querySelector(".banner-problem"), cut ? "" : problem);
+}
+
+function explanation() {
+  if (cut === "login") return "Log in again with a new link: the web process prints one when it starts.";
+  if (cut === "web") return "This page lost its server and tries again by itself. The run does not depend on it and goes on.";
+  if (feed === "live") return "Dataflow is connected but sends no report. This page goes on by itself when it does.";
+  return "Dataflow does not answer; this page keeps trying by itself.";
+}
+
+function whole(seconds) {
+  return seconds < 10 ? `${Math.floor(seconds)}\u202fs` : duration(seconds);
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function pulse() {
+  const dot = badge?.querySelector(".age-dot");
+  if (!dot) return;
+  dot.classList.remove("is-fresh");
+  void dot.offsetWidth; // restarts the animation
+  dot.classList.add("is-fresh");
+}

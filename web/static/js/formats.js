@@ -1,0 +1,47 @@
+// Numbers as people read them: the same as web/present/formats.py.
+const NARROW = "\u202f";
+const MISSING = "\u2013";
+
+const grouped = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "\u2212");
+
+export function valueText(value, kind) {
+  if (value === null || value === undefined) return MISSING;
+  if (kind === "reward") return grouped(value, 2);
+  if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
+  if (kind === "percent") return `${grouped(value * 100, Math.abs(value) > 0 && Math.abs(value) < 0.01 ? 1 : 0)}${NARROW}%`;
+  if (kind === "count") return Math.abs(value) >= 1e6 ? `${grouped(value / 1e6, 2)}${NARROW}M` : grouped(value, 0);
+  if (value === 0) return "0";
+  return grouped(value, Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
+}
+
+export function tickText(value, kind) {
+  if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
+  if (kind === "percent") return `${short(value * 100)}%`;
+  if (Math.abs(value) >= 10000) return `${short(value / 1000)}k`;
+  return short(value).replace("-", "\u2212");
+}
+
+export function duration(seconds) {
+  if (seconds > 0 && seconds < 0.0995) return `${(seconds * 1000).toFixed(1)}${NARROW}ms`;
+  if (seconds < 9.95) return `${Math.max(0, seconds).toFixed(1)}${NARROW}s`;
+  const whole = Math.round(seconds);
+  for (const [size, unit, lowerSize, lower] of [
+    [86400, "d", 3600, "h"],
+    [3600, "h", 60, "min"],
+    [60, "min", 1, "s"],
+  ]) {
+    if (whole >= size) {
+      const rest = Math.floor((whole % size) / lowerSize);
+      return `${Math.floor(whole / size)}${NARROW}${unit}${rest ? ` ${rest}${NARROW}${lower}` : ""}`;
+    }
+  }
+  return `${whole}${NARROW}s`;
+}
+
+export function lagText(lag) {
+  if (lag === undefined) return "away";
+  return lag ? `${lag} behind` : "current";
+}
+
+const short = (value) => String(Number(value.toPrecision(6)));

@@ -1,0 +1,103 @@
+// One WebSocket for the page: receives frames, patches what they name, comes back by itself and misses nothing.
+import { heard, lost, pausedAge } from "./age.js";
+import { patchCells } from "./cells.js";
+import { addPoints, shownSequence } from "./points.js";
+
+const FIRST_DELAY_MS = 300;
+const MAX_DELAY_MS = 5000;
+const RELOAD_MS = 250;
+const CLOSED_FOR_LOGIN = 4401;
+
+let frame; // the element that says which run, sequence and build the page shows
+let socket = null;
+let timer = null;
+let delay = FIRST_DELAY_MS;
+let sequence = 0;
+let isPaused = false;
+
+export function live(element) {
+  frame = element.dataset;
+  sequence = shownSequence(Number(frame.sequence));
+  connect();
+  addEventListener("online", connectNow);
+  document.addEventListener("visibilitychange", () => !document.hidden && connectNow());
+}
+
+export function pause(button) {
+  button.addEventListener("click", () => {
+    isPaused = !isPaused;
+    button.setAttribute("aria-pressed", String(isPaused));
+    button.querySelector("span").textContent = isPaused ? "Resume" : "Pause";
+    pausedAge(isPaused);
+    if (isPaused) socket?.close();
+    else connectNow();
+  });
+}
+
+function connect() {
+  clearTimeout(timer);
+  timer = null;
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}`);
+  socket = own;
+  own.onmessage = (event) => receive(JSON.parse(event.data));
+  own.onclose = (event) => {
+    if (socket !== own) return;
+    socket = null;
+    if (isPaused) return;
+    lost(event.code === CLOSED_FOR_LOGIN ? "login" : "web");
+    if (event.code !== CLOSED_FOR_LOGIN) connectLater();
+  };
+}
+
+function connectLater() {
+  timer = setTimeout(connect, delay * (0.7 + 0.6 * Math.random()));
+  delay = Math.min(delay * 1.7, MAX_DELAY_MS);
+}
+
+function connectNow() {
+  if (socket || isPaused) return;
+  delay = FIRST_DELAY_MS;
+  connect();
+}
+
+// The messages of web/frames.py.
+function receive(message) {
+  delay = FIRST_DELAY_MS;
+  const isOther = message.run !== undefined && message.run !== frame.run;
+  const isOutdated = message.build !== undefined && message.build !== frame.build;
+  const wentBack = message.seq !== undefined && message.seq < sequence;
+  if (isOther || isOutdated || wentBack) {
+    reload();
+    return;
+  }
+  heard(message.age, message.feed ?? "live", message.problem ?? "");
+  if (message.seq === undefined) return;
+  sequence = message.seq;
+  patchCells(message.cells);
+  patchRegions(message.html);
+  addPoints(message.points);
+  for (const name of message.changed) tell(`changed-${name}`);
+  tell("live-frame");
+}
+
+function reload() {
+  isPaused = true;
+  socket?.close();
+  setTimeout(() => location.reload(), RELOAD_MS);
+}
+
+function patchRegions(regions) {
+  for (const [name, html] of Object.entries(regions)) {
+    for (const element of document.querySelectorAll(`[data-region="${CSS.escape(name)}"]`)) {
+      const template = document.createElement("template");
+      template.innerHTML = html; // rendered and escaped by our own server
+      element.replaceChildren(template.content);
+    }
+    tell("live-region");
+  }
+}
+
+function tell(name) {
+  document.body.dispatchEvent(new CustomEvent(name, { bubbles: true }));
+}

@@ -1,0 +1,25 @@
+// Attaches behaviours to the elements that ask for them, now and after every swap.
+import { age } from "./age.js";
+import { ago } from "./ago.js";
+import { chart } from "./chart.js";
+import { dialog } from "./dialog.js";
+import { ladder } from "./ladder.js";
+import { live, pause } from "./live.js";
+import { theme } from "./theme.js";
+
+const behaviors = { age, ago, chart, dialog, ladder, live, pause, theme };
+const attached = new WeakSet();
+
+export function attach(root) {
+  for (const element of root.querySelectorAll("[data-behavior]")) {
+    if (!attached.has(element)) {
+      attached.add(element);
+      behaviors[element.dataset.behavior](element);
+    }
+  }
+}
+
+document.documentElement.classList.add("has-script");
+attach(document);
+document.addEventListener("htmx:after:swap", () => attach(document));
+document.addEventListener("live-region", () => attach(document));
