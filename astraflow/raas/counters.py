@@ -68,8 +68,9 @@ class NodeCounters:
         return tuple(self._errors)
 
     def was_reported(self, counters: dict[str, float]) -> None:
-        """Dataflow has seen these counters."""
-        self._reported = {name: self._baseline[name] + value for name, value in counters.items()}
+        """Dataflow has seen these counters. Beats may overlap: what it saw never shrinks."""
+        for name, value in counters.items():
+            self._reported[name] = max(self._reported[name], self._baseline[name] + value)
 
     def joined_again(self) -> None:
         """Count from 0, but for what dataflow has not seen yet."""
