@@ -42,8 +42,8 @@ log = get_logger()
 TICK_S = 0.25
 """How often leases and beats are checked."""
 
-GRACE_BEATS = 3
-"""After a restart, nodes have this many beats to say which tasks they still run."""
+GRACE_S = 5.0
+"""After a restart, nodes have this long to come back and say which tasks they still run."""
 
 
 async def serve(
@@ -64,7 +64,7 @@ async def serve(
     clock = clock or SystemClock()
     journal = Journal(directory / "journal.sqlite")
     run = build_run(config, journal=journal, clock=clock)
-    run.restore(grace_s=min(config.lease_s, GRACE_BEATS * config.beat_s))
+    run.restore(grace_s=min(config.lease_s, GRACE_S))
     service = Service(config, run, journal=journal, weights_address=weights_address, clock=clock)
     async with asyncio.TaskGroup() as tasks:
         committing = tasks.create_task(journal.run())
