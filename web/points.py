@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
 
 KEPT_POINTS = 900
-AVERAGE_S = 10.0
-"""The reward line is the mean of the points of this many seconds."""
+AVERAGED_STEPS = 10
+"""The reward line is the mean of the latest steps: as many as a run's stop rule looks at by default."""
 
 SIGNIFICANT_DIGITS = 5
 
@@ -24,7 +24,7 @@ SERVING = (NodeState.READY, NodeState.DRAINING)
 VALUES = (
     "reward",
     "reward_average",
-    "reward_produced",
+    "reward_trained",
     "wait",
     "produced",
     "consumed",
@@ -41,11 +41,11 @@ class PolicyPoint:
     """One policy at one second. None where nothing was measured yet."""
 
     reward: float | None
-    """Mean reward of the last trained batch."""
+    """Mean reward of the rollouts that came in during the last step, before any filter: what the policy can do."""
     reward_average: float | None
-    """Its mean over the last ten seconds."""
-    reward_produced: float | None
-    """Mean reward of what nodes produced, before filters."""
+    """Its mean over the last ten steps."""
+    reward_trained: float | None
+    """Mean reward of the last trained batch: filters leave out groups that teach nothing, so it stays in the middle."""
     wait: float | None
     """Fraction of a step for which the trainer waits."""
     produced: float
@@ -111,19 +111,10 @@ class Series:
         return [point for point in self._points if point.at >= start]
 
     def _point(self, report: Report) -> Point:
-        recent = self._recent(report.at)
         lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
-        policies = {stream.policy: _policy_point(stream, lags[stream.policy], recent) for stream in report.streams}
+        policies = {stream.policy: _policy_point(stream, lags[stream.policy]) for stream in report.streams}
         shown = {policy: _farthest(behind) for policy, behind in lags.items()}
         return Point(sequence=report.sequence, at=report.at, policies=policies, lags=shown)
-
-    def _recent(self, at: float) -> list[Point]:
-        recent: list[Point] = []
-        for point in reversed(self._points):
-            if point.at < at - AVERAGE_S:
-                break
-            recent.append(point)
-        return recent
 
 
 def lags_of(report: Report, stream: StreamReport) -> dict[str, int]:
@@ -154,15 +145,14 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _policy_point(stream: StreamReport, lags: Mapping[str, int], recent: Iterable[Point]) -> PolicyPoint:
-    has_reward = stream.steps > 0 or stream.admitted > 0
-    reward = finite(stream.reward_mean) if has_reward else None
-    earlier = [point.policies[stream.policy].reward for point in recent if stream.policy in point.policies]
-    rewards = [value for value in (*earlier, reward) if value is not None]
+def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
+    by_step = [reward for reward in stream.rewards if math.isfinite(reward)][-AVERAGED_STEPS:]
+    if not by_step and (stream.admitted or stream.produced_per_s > 0) and math.isfinite(stream.reward_produced):
+        by_step = [stream.reward_produced]
     return PolicyPoint(
-        reward=reward,
-        reward_average=sum(rewards) / len(rewards) if rewards else None,
-        reward_produced=finite(stream.reward_produced) if stream.produced_per_s > 0 else None,
+        reward=by_step[-1] if by_step else None,
+        reward_average=sum(by_step) / len(by_step) if by_step else None,
+        reward_trained=finite(stream.reward_mean) if stream.steps > 0 else None,
         wait=finite(stream.wait_fraction) if stream.steps > 0 else None,
         produced=finite(stream.produced_per_s) or 0.0,
         consumed=finite(stream.consumed_per_s) or 0.0,

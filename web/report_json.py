@@ -36,7 +36,8 @@ def report_from_json(text: str) -> RecordedReport:
 
 def _stream(content: dict[str, Any]) -> StreamReport:
     numbers = {key: math.nan if value is None else value for key, value in content.items()}
-    return StreamReport(**numbers | {"staleness": {int(age): rows for age, rows in content["staleness"].items()}})
+    staleness = {int(age): rows for age, rows in content["staleness"].items()}
+    return StreamReport(**numbers | {"staleness": staleness, "rewards": tuple(content["rewards"])})
 
 
 def _plain(value: Any) -> Any:

@@ -67,7 +67,7 @@ class RunPoint(SQLModel, table=True):
     at: float
     reward: float | None
     reward_average: float | None
-    reward_produced: float | None
+    reward_trained: float | None
     wait: float | None
     produced: float
     consumed: float

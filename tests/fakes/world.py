@@ -104,12 +104,13 @@ class World:
             wait_s=steps * 0.12,
             compute_s=steps * 0.9,
             publish_s=steps * 0.02,
-            wait_fraction=wait if steps else math.nan,
+            wait_fraction=wait if steps else 0.0,
             is_waiting=not steps,
-            reward_mean=min(1.0, max(0.0, learned(sequence) + chance.gauss(0, 0.03))) if steps else math.nan,
+            reward_mean=0.35 + 0.3 * learned(sequence) + chance.gauss(0, 0.02) if steps else 0.0,
             reward_produced=min(1.0, learned(sequence) + 0.02),
             tokens_mean=5.2,
             metrics={"loss": 0.01},
+            rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
         )
 
     def _flow(self, streams: tuple[StreamReport, ...]) -> FlowReport:
@@ -126,7 +127,7 @@ class World:
             episodes={
                 "accepted": admitted * GROUP_SIZE,
                 "duplicate": 3,
-                "late": 1,
+                "retried": 1,
                 "failed_engine": failed * GROUP_SIZE,
             },
             leases_expired=2,
@@ -228,6 +229,11 @@ class World:
             else (Span(author=Author.CONTEXT, length=26), Span(author=Author.MODEL, length=5, version=version)),
             is_truncated=not is_right and chance.random() < 0.2,
         )
+
+
+def _step_reward(policy: str, step: int) -> float:
+    noise = random.Random(f"{policy} step {step}").gauss(0, 0.03)
+    return min(1.0, max(0.0, learned(round(step / STEPS_PER_S) + 4) + noise))
 
 
 def learned(sequence: int) -> float:

@@ -83,6 +83,7 @@ def _stream_cells(report: Report, stream: StreamReport, series: Series) -> dict[
         "reward": Cell(text=formats.reward(reward)),
         "reward_note": Cell(text=findings.reward_note(stream.policy, points)),
         "reward_last": Cell(text=formats.reward(newest.reward if newest else None)),
+        "reward_trained": Cell(text=formats.reward(newest.reward_trained if newest else None)),
         "wait": Cell(text=formats.percent(wait), tone=findings.wait_tone(wait)),
         "wait_note": Cell(text=findings.wait_note(stream, wait), tone=findings.wait_tone(wait)),
         "produced": Cell(text=formats.rate(stream.produced_per_s)),

@@ -44,10 +44,10 @@ CHARTS = {
     for spec in (
         ChartSpec(
             name="reward",
-            label="Mean reward of trained batches",
+            label="Mean reward of rollouts, before filters",
             lines=(
-                Line(value="reward", label="each batch", style="faint"),
-                Line(value="reward_average", label="mean of 10 s", style="main", is_area=True),
+                Line(value="reward", label="each step", style="faint"),
+                Line(value="reward_average", label="10-step mean", style="main", is_area=True),
             ),
             format="reward",
             at_least=1.0,

@@ -65,7 +65,7 @@ def episode_entries(flow: FlowReport) -> tuple[Entry, ...]:
     """What came back from nodes, by outcome."""
     total = sum(flow.episodes.values())
     return tuple(
-        _entry(outcome.replace("_", " "), number, total, _EPISODE_NOTES.get(outcome, ""))
+        _entry(outcome.replace("_", " "), number, total, _episode_note(outcome))
         for outcome, number in sorted(flow.episodes.items(), key=lambda item: -item[1])
     )
 
@@ -73,9 +73,15 @@ def episode_entries(flow: FlowReport) -> tuple[Entry, ...]:
 _EPISODE_NOTES = {
     "accepted": "counted, each task once",
     "duplicate": "sent again by a node; counted once",
-    "late": "came after the lease had passed to another node",
+    "retried": "the infrastructure failed; another node tries again",
     "unknown": "for a task that dataflow does not know",
 }
+
+
+def _episode_note(outcome: str) -> str:
+    if outcome.startswith("failed_"):
+        return f"broke at the {outcome.removeprefix('failed_')}; counted as a failed member"
+    return _EPISODE_NOTES.get(outcome, "")
 
 
 def _balance(title: str, total: tuple[str, int, str], parts: Sequence[tuple[str, int, str]]) -> Balance:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from web.points import VALUES
+from web.points import AVERAGED_STEPS, VALUES
 from web.present import charts, formats, scales
 from web.present.ledger import Balance, Entry, episode_entries, flow_balance, stream_balance
 from web.report_json import RecordedReport, report_from_json
@@ -13,6 +13,9 @@ from web.tables import RunPoint, RunRecord
 
 SHOWN_POINTS = 600
 CHART_HEIGHT = 176
+
+EXTRA_LINES = {"reward": (charts.Line(value="reward_trained", label="trained on", style="second"),)}
+"""Lines that only the page of a run shows: what the filters leave for the trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,18 +102,20 @@ def run_view(
         balances=(*(flow_balance(flow) for flow in flows), *(stream_balance(stream) for stream in streams)),
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
         drawings={
-            spec.name: charts.draw(
-                replace(spec, height=CHART_HEIGHT),
-                rows,
-                window,
-                limit=charts.limit_of(spec, stream) if stream else None,
-            )
-            for spec in charts.CHARTS.values()
+            spec.name: charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream) if stream else None)
+            for spec in _run_charts()
         },
         points=_points(stream.policy if stream else "", points, is_live=live is not None),
         is_live=live is not None,
         flows=flows,
     )
+
+
+def _run_charts() -> list[charts.ChartSpec]:
+    return [
+        replace(spec, height=CHART_HEIGHT, lines=(*spec.lines, *EXTRA_LINES.get(spec.name, ())))
+        for spec in charts.CHARTS.values()
+    ]
 
 
 def _policy_summary(stream: StreamReport) -> PolicySummary:
@@ -119,9 +124,15 @@ def _policy_summary(stream: StreamReport) -> PolicySummary:
         policy=stream.policy,
         steps=formats.count(stream.steps),
         version=f"v{stream.version}",
-        reward=formats.reward(stream.reward_mean) if has_steps else formats.MISSING,
+        reward=formats.reward(_reward(stream)),
         wait=formats.percent(stream.wait_fraction) if has_steps else formats.MISSING,
     )
+
+
+def _reward(stream: StreamReport) -> float | None:
+    """As the charts have it: the mean of the last ten steps."""
+    latest = stream.rewards[-AVERAGED_STEPS:]
+    return sum(latest) / len(latest) if latest else None
 
 
 def _facts(

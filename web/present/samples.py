@@ -1,11 +1,13 @@
 """Sampled trajectories as text, together with the others of their group."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Author
 from web.present import formats
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +20,7 @@ class Sample:
     tone: str
     node: str
     versions: str
-    """Which version wrote what, as in `v3 x 12 tokens, v4 x 5`."""
+    """Which version wrote how many tokens, when there was more than one."""
     fate: str
     tokens: str
     """Model-written of all."""
@@ -45,15 +47,15 @@ class SampledGroup:
     at: float
 
 
-def grouped(samples: Sequence[SampledTrajectory]) -> tuple[SampledGroup, ...]:
-    """Groups in the order in which they first appear; members by task."""
+def grouped(samples: Sequence[SampledTrajectory], names: Mapping[str, str]) -> tuple[SampledGroup, ...]:
+    """Groups in the order in which they first appear; members as they were sampled. names: node ids -> names."""
     groups: dict[tuple[str, str], list[SampledTrajectory]] = {}
     for sample in samples:
         groups.setdefault((sample.group, sample.policy), []).append(sample)
-    return tuple(_group(sorted(members, key=lambda member: member.ordinal)) for members in groups.values())
+    return tuple(_group(sorted(members, key=lambda member: member.ordinal), names) for members in groups.values())
 
 
-def _group(members: Sequence[SampledTrajectory]) -> SampledGroup:
+def _group(members: Sequence[SampledTrajectory], names: Mapping[str, str]) -> SampledGroup:
     first = members[0]
     rewards = [member.reward for member in members]
     fates = sorted({_fate(member) for member in members})
@@ -63,7 +65,7 @@ def _group(members: Sequence[SampledTrajectory]) -> SampledGroup:
         flow=first.flow,
         prompt=first.prompt_text,
         reference=first.reference_text,
-        members=tuple(_sample(member, best=max(rewards), worst=min(rewards)) for member in members),
+        members=tuple(_sample(member, names, best=max(rewards), worst=min(rewards)) for member in members),
         reward=formats.reward(sum(rewards) / len(rewards)),
         summary=_summary(rewards),
         has_signal=len(set(rewards)) > 1,
@@ -80,14 +82,14 @@ def _summary(rewards: Sequence[float]) -> str:
     return f"{len(rewards)} members from {formats.reward(min(rewards))} to {formats.reward(max(rewards))}"
 
 
-def _sample(member: SampledTrajectory, *, best: float, worst: float) -> Sample:
+def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float, worst: float) -> Sample:
     tone = "" if best == worst else "good" if member.reward == best else "bad" if member.reward == worst else "warn"
     return Sample(
         task=member.task,
         completion=member.completion_text,
         reward=formats.reward(member.reward),
         tone=tone,
-        node=member.node,
+        node=names.get(member.node, member.node),
         versions=_versions(member),
         fate=_fate(member),
         tokens=f"{formats.count(member.model_tokens)} of {formats.count(member.tokens)}",
@@ -104,4 +106,4 @@ def _versions(member: SampledTrajectory) -> str:
     written = [span for span in member.spans if span.author is Author.MODEL]
     if len(written) == 1:
         return f"v{written[0].version}"
-    return ", ".join(f"v{span.version} x {span.length}" for span in written) or "nothing written"
+    return ", ".join(f"v{span.version} {_TIMES}{span.length}" for span in written) or "nothing written"

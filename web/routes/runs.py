@@ -92,8 +92,9 @@ async def _samples(parts: Parts, view: RunView, policy: str, step: str, before: 
         whole = await _with_whole_last_group(parts, samples) if len(samples) == PAGE_SAMPLES else samples
     except AstraFlowError as problem:
         return SamplePage(groups=(), policy=wanted, step=step_number, before=before, older=None, problem=str(problem))
+    names = {str(node.id): node.facts.name for node in parts.state.report.nodes} if parts.state.report else {}
     older = min(sample.ordinal for sample in whole) if len(samples) == PAGE_SAMPLES else None
-    return SamplePage(groups=grouped(whole), policy=wanted, step=step_number, before=before, older=older)
+    return SamplePage(groups=grouped(whole, names), policy=wanted, step=step_number, before=before, older=older)
 
 
 async def _with_whole_last_group(parts: Parts, samples: tuple[SampledTrajectory, ...]) -> tuple[SampledTrajectory, ...]:

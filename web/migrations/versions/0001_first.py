@@ -53,7 +53,7 @@ def upgrade() -> None:
         sa.Column("at", sa.Float, nullable=False),
         sa.Column("reward", sa.Float),
         sa.Column("reward_average", sa.Float),
-        sa.Column("reward_produced", sa.Float),
+        sa.Column("reward_trained", sa.Float),
         sa.Column("wait", sa.Float),
         sa.Column("produced", sa.Float, nullable=False),
         sa.Column("consumed", sa.Float, nullable=False),
