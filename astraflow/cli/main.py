@@ -28,8 +28,11 @@ app.add_typer(serve, name="serve")
 
 def main() -> None:
     """Run the command line. What people can act on ends as one sentence and a code that is not 0."""
-    # Read when gRPC is imported. Children here begin with exec; unless told so, gRPC remarks on each of them.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # Read when gRPC is imported. Its fork handlers crash children of an event loop now and then, between fork and exec
+    # (signal 11, seen in one start of twenty); children here only exec, so they need no handlers.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+    # gRPC's own remarks (a port in use, a child started beside its threads) are said again below, in sentences.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app()
     except AstraFlowError as problem:
