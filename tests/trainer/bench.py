@@ -1,0 +1,183 @@
+"""Dataflow and a weight store that stay, and trainers on one folder that come, crash and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from astraflow.client.data_plane import TrainerDataClient
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Dtype
+from astraflow.runtime.clock import SystemClock
+from astraflow.trainer.backends.base import Snapshot
+from astraflow.trainer.checkpoint import Checkpoints, Identity, Progress
+from astraflow.trainer.feed import Feed
+from astraflow.trainer.learner import Learner
+from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.worker import Worker
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.tensors import build_layout
+from astraflow.wire.channel import Link, dial
+from astraflow.wire.server import Listen, serving
+from tests import make
+from tests.fakes.backend import RecordingBackend, bits_of
+from tests.fakes.crashes import Crashes
+from tests.fakes.trainer_data import FakeTrainerData
+from tests.fakes.weight_plane import InMemoryWeightPlane
+
+SOLVER = PolicyId("solver")
+POINTS = (
+    "pulled",
+    "step begins",
+    "step ends",
+    "snapshot taken",
+    "checkpoint half written",
+    "checkpoint written",
+    "checkpoint durable",
+    "publish before",
+    "publish after",
+    "report before",
+    "report after",
+)
+
+
+class CrashingBackend(RecordingBackend):
+    def __init__(self, crashes: Crashes) -> None:
+        super().__init__()
+        self._crashes = crashes
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        self._crashes.reach("step begins")
+        metrics = super().step(batch)
+        self._crashes.reach("step ends")
+        return metrics
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        self._crashes.reach("snapshot taken")
+        return snapshot
+
+    def save(self, folder: Path) -> None:
+        (folder / "first.json").write_text("[]")
+        self._crashes.reach("checkpoint half written")
+        super().save(folder)
+        self._crashes.reach("checkpoint written")
+
+
+class CrashingCheckpoints(Checkpoints):
+    def __init__(self, folder: Path, crashes: Crashes) -> None:
+        super().__init__(folder, Identity(policy=SOLVER, model={}, backend="recording"), keep=2)
+        self._crashes = crashes
+
+    def save(self, progress: Progress, write: Callable[[Path], None]) -> Path:
+        path = super().save(progress, write)
+        self._crashes.reach("checkpoint durable")
+        return path
+
+
+class CrashingClient(TrainerDataClient):
+    def __init__(self, link: Link, bench: "Bench", crashes: Crashes) -> None:
+        super().__init__(link, SOLVER)
+        self._bench = bench
+        self._crashes = crashes
+
+    async def pull_batch(self, *, version: Version, wait_s: float) -> Batch | None:
+        batch = await super().pull_batch(version=version, wait_s=wait_s)
+        self._crashes.reach("pulled")
+        return batch
+
+    async def report_step(self, report: StepReport) -> bool:
+        self._crashes.reach("report before")
+        if self._bench.refuse_reports:
+            self._bench.refuse_reports -= 1
+            raise Unavailable("the link broke")
+        is_first = await super().report_step(report)
+        self._crashes.reach("report after")
+        return is_first
+
+
+class Bench:
+    """Dataflow and the weight store, which stay, and trainers on one folder, which come and go."""
+
+    def __init__(self, folder: Path, *, batches: int) -> None:
+        self.folder = folder
+        self.data = FakeTrainerData([make.batch(step) for step in range(1, batches + 1)])
+        self.weights = InMemoryWeightPlane()
+        self.address = ""
+        self.refuse_reports = 0
+        """That many reports meet a broken link."""
+
+    @asynccontextmanager
+    async def trainer(
+        self, crashes: Crashes | None = None, *, max_steps: int | None = None
+    ) -> AsyncIterator[tuple[TrainerLoop, RecordingBackend]]:
+        """A fresh process's parts, built as the service does."""
+        crashes = crashes or Crashes()
+        self.weights.on_publish = lambda point: crashes.reach(f"publish {point}")
+        backend = CrashingBackend(crashes)
+        checkpoints = CrashingCheckpoints(self.folder, crashes)
+        clock = SystemClock()
+        with checkpoints.held(), Worker("trainer") as worker:
+            learner = Learner(lambda: backend, worker=worker, checkpoints=checkpoints, clock=clock)
+            progress = await learner.start()
+            async with dial(self.address, token="t") as link:
+                feed = Feed(
+                    CrashingClient(link, self, crashes),
+                    SOLVER,
+                    backend="recording",
+                    is_simulated=True,
+                    pull_wait_s=5.0,
+                    clock=clock,
+                )
+                welcome = await feed.attach(progress)
+                if progress is None:
+                    progress = Progress(run=welcome.run, step=0, report=None)
+                    await learner.keep(progress)
+                async with Publisher(self.weights, SOLVER) as publisher:
+                    yield (
+                        TrainerLoop(
+                            policy=SOLVER,
+                            feed=feed,
+                            learner=learner,
+                            publisher=publisher,
+                            progress=progress,
+                            max_steps=len(self.data.batches) if max_steps is None else max_steps,
+                            clock=clock,
+                        ),
+                        backend,
+                    )
+
+    async def run(self, crashes: Crashes | None = None, *, max_steps: int | None = None) -> RecordingBackend:
+        """One process from start to end; returns what it trained. Raises: Crash."""
+        async with self.trainer(crashes, max_steps=max_steps) as (loop, backend):
+            await loop.run(asyncio.Event())
+        return backend
+
+    def assert_exactly_once(self, backend: RecordingBackend) -> None:
+        expected = [str(batch.id) for batch in self.data.batches]
+        assert backend.trained == expected
+        assert list(self.data.reports) == expected
+        assert [report.version for report in self.data.reports.values()] == list(range(1, len(expected) + 1))
+        hashes = [manifest.root_hash for manifest in self.weights.manifests]
+        assert hashes == [_root_hash(backend.steps[:version], version) for version in range(len(expected) + 1)]
+
+
+def _root_hash(steps: list[str], version: int) -> bytes:
+    tensors = {"steps": (Dtype.FLOAT32, (8,), bits_of(steps))}
+    manifest, _ = build_layout(tensors, policy=SOLVER, version=Version(version))
+    return manifest.root_hash
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """For what other threads do and no event tells."""
+    while not holds():  # noqa: ASYNC110 (the backend's thread sets no asyncio event)
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def bench(folder: Path, *, batches: int = 3) -> AsyncIterator[Bench]:
+    made = Bench(folder, batches=batches)
+    async with serving(Listen(token="t"), made.data.register) as made.address:
+        yield made
