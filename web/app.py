@@ -3,10 +3,11 @@
 import mimetypes
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from astraflow.contract.errors import (
     AstraFlowError,
@@ -44,8 +45,8 @@ _TITLES = {
 }
 
 
-def create_app(parts: Parts) -> FastAPI:
-    """The ASGI application over these parts."""
+def create_app(parts: Parts) -> ASGIApp:
+    """The ASGI application over these parts. The guard is outermost: no answer leaves without its headers."""
     app = FastAPI(title="AstraFlow", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.parts = parts
     for module in (overview, runs, nodes, flows, charts, login, api, live):
@@ -53,10 +54,10 @@ def create_app(parts: Parts) -> FastAPI:
     mimetypes.add_type("text/javascript", ".js")
     app.mount(f"/static/{parts.pages.build}", _KeptFiles(directory=STATIC), name="static")
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(AstraFlowError, _on_astraflow_error)
     app.add_exception_handler(Exception, _on_defect)
-    app.add_middleware(Guard, accounts=parts.accounts, hosts=parts.settings.hosts, is_https=parts.settings.is_https)
-    return app
+    return Guard(app, accounts=parts.accounts, hosts=parts.settings.hosts, is_https=parts.settings.is_https)
 
 
 class _KeptFiles(StaticFiles):
@@ -72,6 +73,11 @@ async def _on_http_error(request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
     detail = str(problem.detail) if isinstance(problem, HTTPException) and status != 404 else ""
     return _error(request, status, detail)
+
+
+async def _on_bad_request(request: Request, problem: Exception) -> Response:
+    errors = problem.errors() if isinstance(problem, RequestValidationError) else []
+    return _error(request, 422, "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors))
 
 
 async def _on_astraflow_error(request: Request, problem: Exception) -> Response:

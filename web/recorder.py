@@ -36,6 +36,7 @@ class Recorder:
         self._clock = clock
         self._waiting: list[Point] = []
         self._report: Report | None = None
+        self._has_report = asyncio.Event()
         self._run_id: int | None = None
         self._flushes = 0
 
@@ -49,10 +50,12 @@ class Recorder:
         if self._report is not None and (report.run != self._report.run or report.sequence < self._report.sequence):
             self._waiting, self._run_id = [], None
         self._report = report
+        self._has_report.set()
         self._waiting = (self._waiting + points)[-KEPT_POINTS:]
 
     async def run(self) -> None:
-        """Flush every two seconds until cancelled, then once more."""
+        """Flush at the first report, then every two seconds until cancelled, then once more."""
+        await self._has_report.wait()
         try:
             await periodic(self._try_flush, every_s=FLUSH_S, clock=self._clock)
         finally:

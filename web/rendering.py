@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from web.present.cells import Cell
 
 ROOM = Path(__file__).parent
 STATIC = ROOM / "static"
+TEMPLATES = ROOM / "templates"
 
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "astraflow_theme"
@@ -38,43 +40,22 @@ NAVIGATION = (
 )
 
 
-def build_stamp() -> str:
-    """Names the files of this release: part of their addresses, so that browsers may keep them for ever."""
-    digest = hashlib.sha256()
-    for path in sorted((*STATIC.rglob("*"), *(ROOM / "templates").rglob("*.html"))):
-        if path.is_file():
-            digest.update(path.relative_to(ROOM).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
 class Pages:
-    """Renders templates."""
+    """Renders templates. dataflow: its address, for the commands that pages show."""
 
-    def __init__(self, build: str, *, dataflow: str) -> None:
-        self.build = build
-        self._environment = Environment(
-            loader=FileSystemLoader(ROOM / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.globals |= {
-            "build": build,
-            "dataflow_address": dataflow,
-            "navigation": NAVIGATION,
-            "themes": THEMES,
-            "static": lambda path: f"/static/{build}/{path}",
-        }
-        self._environment.filters |= {
-            "part": lambda text: quote(str(text), safe=""),
-            "duration": formats.duration,
-            "several": formats.several,
-        }
+    def __init__(self, *, dataflow: str) -> None:
+        self.build = build_stamp()
+        self._dataflow = dataflow
+        self._environment = _environment()
+
+    def warm(self) -> None:
+        """Compile every template, so that the first visitor does not wait for it."""
+        for name in self._environment.list_templates(extensions=("html",)):
+            self._environment.get_template(name)
 
     def fragment(self, template: str, **context: Any) -> str:
         """A part of a page as text."""
-        return self._environment.get_template(template).render(**context)
+        return self._environment.get_template(template).render(dataflow_address=self._dataflow, **context)
 
     def page(
         self,
@@ -102,3 +83,36 @@ class Pages:
         if flash is not None:
             flash.clear(response)
         return response
+
+
+@cache
+def build_stamp() -> str:
+    """Names the files of this release: part of their addresses, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for path in sorted((*STATIC.rglob("*"), *TEMPLATES.rglob("*.html"))):
+        if path.is_file():
+            digest.update(path.relative_to(ROOM).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    build = build_stamp()
+    environment.globals |= {
+        "build": build,
+        "navigation": NAVIGATION,
+        "themes": THEMES,
+        "static": lambda path: f"/static/{build}/{path}",
+    }
+    environment.filters |= {
+        "part": lambda text: quote(str(text), safe=""),
+        "several": formats.several,
+    }
+    return environment

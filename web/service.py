@@ -24,7 +24,7 @@ from web.parts import Parts
 from web.points import Point
 from web.present.overview import latest_events
 from web.recorder import Recorder
-from web.rendering import Pages, build_stamp
+from web.rendering import Pages
 from web.settings import Settings
 from web.state import FeedState, RunState
 
@@ -35,18 +35,20 @@ DRAIN_S = 1
 """Requests in flight get this long when the process stops; sockets are told at once."""
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+async def serve(
+    settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[str], None], clock: Clock | None = None
+) -> None:
     """Run the web process until `stop` is set. on_ready: called with the address to log in at, once it listens.
 
     Raises: InvalidInput for an address or directory that cannot be used.
     """
     settings.check()
-    clock = SystemClock()
+    clock = clock or SystemClock()
     with _listening(settings.host, settings.port) as listener:
         database = await asyncio.to_thread(open_database, settings.directory)
         try:
             async with connect_control(settings.dataflow, settings.token) as control:
-                pages = Pages(build_stamp(), dataflow=settings.dataflow)
+                pages = Pages(dataflow=settings.dataflow)
                 state = RunState(clock)
                 frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
                 parts = Parts(
@@ -88,6 +90,7 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
         serving = tasks.create_task(server.serve(sockets=[listener]))
         await server.is_up.wait()
         on_ready(f"{_address(parts.settings, listener)}/login?token={await parts.accounts.login_token()}")
+        await asyncio.to_thread(parts.pages.warm)
         await stop.wait()
         log.info("web_stopping")
         parts.hub.close()

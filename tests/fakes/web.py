@@ -1,0 +1,77 @@
+"""The web process in this one: its whole service, on a free port, with a clock that can be pushed ahead."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from astraflow.runtime.clock import SystemClock
+from tests.fakes.control_plane import TOKEN
+from web.service import serve
+from web.settings import Settings
+
+
+class PushedClock(SystemClock):
+    """Real time and then some: `push` makes everything older at once."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead_s
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead_s
+
+    def push(self, duration_s: float) -> None:
+        self.ahead_s += duration_s
+
+
+class RunningWeb:
+    """A web process that listens."""
+
+    def __init__(self, login_url: str, clock: PushedClock) -> None:
+        self.login_url = login_url
+        self.address = login_url.partition("/login")[0]
+        self.clock = clock
+
+    def client(self) -> httpx.AsyncClient:
+        """A browser without a login."""
+        return httpx.AsyncClient(base_url=self.address, follow_redirects=False, timeout=10)
+
+    @asynccontextmanager
+    async def logged_in(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A browser with one; uses the login link up."""
+        async with self.client() as client:
+            answer = await client.get(self.login_url)
+            assert answer.status_code == 303, answer.text
+            client.headers["origin"] = self.address
+            yield client
+
+    async def until_live(self, client: httpx.AsyncClient, *, sequence: int = 1) -> None:
+        """Wait until the pages show that report."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            answer = await client.get("/api/report")
+            if answer.status_code == 200 and answer.json()["sequence"] >= sequence:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"report {sequence} did not reach the web process")
+
+
+@asynccontextmanager
+async def running_web(directory: Path, dataflow: str, *, port: int = 0) -> AsyncIterator[RunningWeb]:
+    """Serve until the block ends."""
+    settings = Settings(dataflow=dataflow, token=TOKEN, directory=directory, port=port, recipe="reverse")
+    stop, clock = asyncio.Event(), PushedClock()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(serve(settings, stop=stop, on_ready=ready.set_result, clock=clock))
+        serving.add_done_callback(lambda _: ready.cancel())
+        try:
+            yield RunningWeb(await ready, clock)
+        finally:
+            stop.set()

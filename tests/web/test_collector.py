@@ -1,0 +1,132 @@
+"""Following the report through losses, without gaps and without doubles."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.reports import Report
+from tests.fakes.clock import ManualClock
+from tests.fakes.world import World
+from web.collector import Collector
+from web.points import Point
+from web.state import FeedState, RunState
+
+WORLD = World()
+
+
+class ScriptedSource:
+    """Streams that were written down: each is a list of seconds, and ends as a lost connection does."""
+
+    def __init__(self, streams: Sequence[Sequence[int]], world: World = WORLD) -> None:
+        self._streams = list(streams)
+        self._world = world
+        self._now = 0
+        self.is_done = asyncio.Event()
+
+    async def watch_report(self) -> AsyncIterator[Report]:
+        if not self._streams:
+            self.is_done.set()
+            await asyncio.Event().wait()
+        for second in self._streams.pop(0):
+            self._now = second
+            yield self._world.report(second)
+        raise Unavailable("the connection was cut")
+
+    async def history(self, *, after_sequence: int = 0, limit: int = 900) -> tuple[Report, ...]:
+        first = max(after_sequence + 1, self._now - limit + 1)
+        return tuple(self._world.report(second, is_history=True) for second in range(first, self._now + 1))
+
+
+class Followed:
+    """A collector at work, and what it passed on."""
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self.clock = ManualClock()
+        self.state = RunState(self.clock)
+        self.points: list[Point] = []
+        self.feeds: list[FeedState] = []
+        self.source = source
+        self.collector = Collector(
+            source, self.state, clock=self.clock, on_points=self._on_points, on_feed=self._on_feed
+        )
+
+    async def run(self) -> None:
+        working = asyncio.ensure_future(self.collector.run())
+        while not self.source.is_done.is_set():
+            await self.clock.pass_time(3)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    def _on_points(self, report: Report, points: list[Point]) -> None:
+        self.points += points
+
+    def _on_feed(self) -> None:
+        self.feeds.append(self.state.feed.state)
+
+
+@pytest.mark.anyio
+async def test_the_first_report_brings_the_history_with_it() -> None:
+    followed = Followed(ScriptedSource([[40, 41]]))
+
+    await followed.run()
+
+    assert [point.sequence for point in followed.points] == list(range(1, 42))
+    assert followed.state.report is not None
+    assert followed.state.report.sequence == 41
+
+
+@pytest.mark.anyio
+async def test_seconds_that_passed_while_the_connection_was_lost_are_filled_in() -> None:
+    followed = Followed(ScriptedSource([[3, 4], [], [90, 91]]))
+
+    await followed.run()
+
+    assert [point.sequence for point in followed.points] == list(range(1, 92))
+    assert FeedState.LOST in followed.feeds
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=4))
+def test_whatever_is_lost_every_second_is_there_once(jumps: list[list[int]]) -> None:
+    second, streams = 0, []
+    for jump in jumps:
+        streams.append([second := second + step for step in jump])  # noqa: PERF401 (the sum runs on over all lists)
+    source = ScriptedSource(streams)
+    followed = Followed(source)
+
+    asyncio.run(followed.run())
+
+    assert [point.sequence for point in followed.points] == list(range(1, second + 1))
+
+
+@pytest.mark.anyio
+async def test_another_run_at_the_same_address_begins_anew() -> None:
+    other = World(run="second-run")
+    source = ScriptedSource([[50, 51], [3]])
+    followed = Followed(source)
+    working = asyncio.ensure_future(followed.collector.run())
+    await followed.clock.pass_time(0)
+    source._world = other
+    await followed.clock.pass_time(5)
+    working.cancel()
+
+    assert followed.state.report is not None
+    assert followed.state.report.run == "second-run"
+    assert followed.state.series.last_sequence == 3
+    assert len(followed.state.series) == 3
+
+
+@pytest.mark.anyio
+async def test_a_lost_feed_keeps_the_last_report_and_names_the_cause() -> None:
+    followed = Followed(ScriptedSource([[7]]))
+
+    await followed.run()
+
+    assert followed.state.feed.state is FeedState.LOST
+    assert followed.state.feed.problem == "the connection was cut"
+    assert followed.state.report is not None
+    assert followed.state.is_stale or followed.state.age_s is not None

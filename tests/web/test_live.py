@@ -1,0 +1,99 @@
+"""The WebSocket: who may listen, and that nobody misses a second."""
+
+import json
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb
+
+pytestmark = pytest.mark.anyio
+
+
+def socket(web: RunningWeb, *, after: int, cookie: str = "", origin: str | None = None, host: str = "") -> connect:
+    headers = {"cookie": cookie} if cookie else {}
+    address = web.address.replace("http", "ws")
+    return connect(f"{address}/live?after={after}", origin=origin or web.address, additional_headers=headers)  # type: ignore[arg-type] # a str
+
+
+async def told(connection: ClientConnection) -> dict[str, Any]:
+    message = json.loads(await connection.recv())
+    assert isinstance(message, dict)
+    return message
+
+
+async def cookie_of(web: RunningWeb) -> str:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+
+
+async def test_each_report_becomes_one_frame_with_what_changed(web: RunningWeb, fake: FakeControlPlane) -> None:
+    cookie = await cookie_of(web)
+    async with socket(web, after=150, cookie=cookie) as connection:
+        await fake.advance()
+        frame = await told(connection)
+
+    assert (frame["kind"], frame["seq"], frame["run"]) == ("frame", 151, "reverse-0001")
+    assert frame["cells"]["run/uptime"][0].startswith("2")
+    assert "node/n0/state" not in frame["cells"], "it did not change"
+    assert [point[0] for point in frame["points"]] == [151]
+
+
+async def test_who_was_away_for_a_moment_gets_the_frames_that_were_missed(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    cookie = await cookie_of(web)
+    async with socket(web, after=150, cookie=cookie) as first:
+        for _ in range(3):
+            await fake.advance()
+            await told(first)
+    async with socket(web, after=151, cookie=cookie) as second:
+        frames = [await told(second) for _ in range(2)]
+
+    assert [(frame["kind"], frame["seq"]) for frame in frames] == [("frame", 152), ("frame", 153)]
+
+
+async def test_who_was_away_for_long_gets_a_snapshot_with_every_missing_point(web: RunningWeb) -> None:
+    cookie = await cookie_of(web)
+    async with socket(web, after=20, cookie=cookie) as connection:
+        snapshot = await told(connection)
+
+    assert (snapshot["kind"], snapshot["seq"]) == ("snapshot", 150)
+    assert [point[0] for point in snapshot["points"]] == list(range(21, 151))
+    assert snapshot["cells"]["node/n0/state"] == ["ready", "good"]
+    assert "events" in snapshot["html"]
+
+
+async def test_cross_site_websocket_hijacking_is_refused(web: RunningWeb) -> None:
+    cookie = await cookie_of(web)
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        with pytest.raises(InvalidStatus) as refused:
+            async with socket(web, after=0, cookie=cookie, origin=origin):
+                pass
+        assert refused.value.response.status_code == 403
+
+
+async def test_without_a_login_the_socket_is_closed_with_a_code_that_says_so(web: RunningWeb) -> None:
+    async with socket(web, after=0) as connection:
+        with pytest.raises(ConnectionClosed) as closed:
+            await connection.recv()
+
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 4401
+
+
+async def test_beats_tell_that_the_feed_died_while_the_web_process_lives(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    cookie = await cookie_of(web)
+    web.clock.push(8)
+    async with socket(web, after=150, cookie=cookie) as connection:
+        beat = await told(connection)
+        while beat["kind"] != "beat":
+            beat = await told(connection)
+
+    assert beat["age"] > 8

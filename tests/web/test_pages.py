@@ -1,0 +1,184 @@
+"""Pages as a browser without scripts gets them."""
+
+import asyncio
+import re
+
+import httpx
+import pytest
+
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.world import World
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
+
+
+async def test_first_paint_of_the_overview_has_the_real_numbers_and_shapes(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        page = (await client.get("/")).text
+
+    assert "The trainer is" in page
+    assert re.search(r'data-cell="policy/solver/steps"[^>]*>131<', page)
+    assert re.search(r'data-cell="policy/solver/version"[^>]*>v131<', page)
+    assert re.search(r'class="line main" d="M[\d.]+ [\d.]+L', page), "the reward line is drawn by the server"
+    assert len(re.findall(r'<rect class="(current|behind|beyond)"', page)) >= 2, "so is the version ladder"
+    assert page.count("node-a") >= 2
+    assert "local_torch" in page
+
+
+async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async with (
+        running_web(tmp_path_factory.mktemp("web"), "127.0.0.1:9") as web,
+        web.logged_in() as client,
+    ):
+        overview, nodes, runs = [(await client.get(path)).text for path in ("/", "/nodes", "/runs")]
+        report = await client.get("/api/report")
+
+    assert "Waiting for dataflow at <code>127.0.0.1:9</code>" in overview
+    assert "No report yet" in nodes
+    assert "No run was recorded yet" in runs
+    assert report.status_code == 503
+    assert "no report" in report.json()["error"]
+
+
+async def test_nodes_page_has_a_row_for_each_node_and_filters_by_state(web: RunningWeb, fake: FakeControlPlane) -> None:
+    fake.world.draining.add("n1")
+    await fake.advance()
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=151)
+        everyone = (await client.get("/nodes")).text
+        draining = (await client.get("/nodes?state=draining")).text
+
+    assert re.findall(r'<tr id="row-(\w+)"', everyone) == ["n1", "n0"]
+    assert re.findall(r'<tr id="row-(\w+)"', draining) == ["n1"]
+
+
+async def test_an_empty_pool_shows_the_command_that_fills_it(web: RunningWeb, fake: FakeControlPlane) -> None:
+    fake.world.nodes = ()
+    await fake.advance()
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=151)
+        page = (await client.get("/nodes")).text
+
+    assert "No node has joined yet" in page
+    assert "astraflow join 127.0.0.1:" in page
+
+
+async def test_run_page_has_config_ledger_charts_and_grouped_trajectories(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        page = await _run_page(web, client)
+
+    assert "The counts balance" in page
+    assert "dropped: informative" in page
+    assert "2 versions" in page
+    assert re.search(r'class="line main" d="M', page)
+    groups = re.findall(r'aria-label="Group (train:\d+)"', page)
+    assert groups == [f"train:{number}" for number in range(49, 43, -1)]
+    assert page.count("afdb") > len(groups)
+    assert "of 8 right" in page
+
+
+async def test_trajectories_are_filtered_by_step_and_paged_without_tearing_a_group(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await _run_page(web, client)
+        of_step = (await client.get("/runs/1?step=109")).text
+        first = (await client.get("/runs/1")).text
+        older = re.search(r'href="(/runs/1\?[^"]*before=\d+)', first)
+        assert older is not None
+        second = (await client.get(older[1].replace("&amp;", "&"))).text
+
+    assert re.findall(r'aria-label="Group (train:\d+)"', of_step) == ["train:42"]
+    pages = [re.findall(r'aria-label="Group (train:\d+)"', page) for page in (first, second)]
+    assert not set(pages[0]) & set(pages[1])
+    assert all(len(re.findall("<tr>", page)) % 8 == len(re.findall("<tr>", first)) % 8 for page in (first, second))
+
+
+async def test_two_policies_each_have_their_own_overview(web: RunningWeb, fake: FakeControlPlane) -> None:
+    fake.world.policies = ("solver", "verifier")
+    await fake.advance()
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=151)
+        page = (await client.get("/?policy=verifier")).text
+
+    assert '<a href="/?policy=verifier&amp;range=5m" aria-current="true">verifier</a>' in page
+    assert 'data-cell="policy/verifier/reward"' in page
+    assert 'data-cell="policy/solver/reward"' not in page
+
+
+async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:
+    fake.world = World(nodes=(HOSTILE, "b"), prompt=HOSTILE, simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)})
+    fake.world.act(150, HOSTILE, HOSTILE, HOSTILE)
+    await fake.advance()
+    async with web.logged_in() as client:
+        await _run_page(web, client)
+        for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/reward", "/nodes/n0/drain"):
+            answer = await client.get(path)
+            assert answer.status_code == 200
+            assert "<script>alert" not in answer.text
+            assert "<img" not in answer.text
+            assert "{{7*7}}" in answer.text, "shown as it is, not run as a template"
+
+
+async def test_stand_ins_are_labelled_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:
+    fake.world.simulated = ("engine scripted",)
+    await fake.advance()
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=151)
+        for path in ("/", "/nodes", "/runs"):
+            assert "stand-ins: engine scripted" in (await client.get(path)).text
+
+
+async def test_a_chart_has_a_page_with_its_table_and_the_same_numbers_as_csv_and_json(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        page = (await client.get("/charts/wait?range=2m")).text
+        csv = await client.get("/api/series.csv?chart=wait&range=2m")
+        points = (await client.get("/api/series.json?chart=wait&range=2m")).json()["points"]
+
+    assert "The same as a table" in page
+    assert csv.headers["content-type"].startswith("text/csv")
+    lines = csv.text.splitlines()
+    assert lines[0] == "time,unix_s,wait"
+    assert len(lines) - 1 == len(points) == 121
+    assert float(lines[-1].split(",")[2]) == points[-1]["wait"]
+
+
+async def test_what_does_not_exist_is_answered_with_a_page_or_json(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        for path in ("/nope", "/runs/999", "/charts/nope"):
+            answer = await client.get(path)
+            assert answer.status_code == 404
+            assert "There is no such page" in answer.text
+        assert (await client.get("/api/nope")).json() == {"error": "There is no such page"}
+        bad_chart = await client.get("/api/series.csv?chart=nope")
+        assert bad_chart.status_code == 422
+        assert "known: reward" in bad_chart.json()["error"]
+        assert (await client.get("/runs/word")).status_code == 422
+
+
+async def test_a_run_that_is_not_connected_any_more_is_shown_from_its_record(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    async with web.logged_in() as client:
+        await _run_page(web, client)
+        web.clock.push(60)
+        runs, run = [(await client.get(path)).text for path in ("/runs", "/runs/1")]
+
+    assert "ended or out of sight" in runs
+    assert "The counts balance" in run
+    assert "Trajectories are kept by dataflow" in run
+    assert "hidden" not in re.search(r'<div class="banner"[^>]*>', run)[0]  # type: ignore[index] # it is there
+
+
+async def _run_page(web: RunningWeb, client: httpx.AsyncClient) -> str:
+    """The run's page, once the run was recorded."""
+    await web.until_live(client, sequence=150)
+    for _ in range(200):
+        answer = await client.get("/runs/1")
+        if answer.status_code == 200:
+            return answer.text
+        await asyncio.sleep(0.02)
+    raise AssertionError("the run was not recorded")
