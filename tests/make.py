@@ -1,11 +1,14 @@
 """Builders of domain objects with sensible defaults."""
 
+from typing import Any
+
 import numpy as np
 
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.generation import Sampling
-from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.tasks import NodeFacts, Prompt, Task
 from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
@@ -95,3 +98,101 @@ def verified_weights(version: int = 0, *, policy: str = "solver", probe: Probe |
 def sampling(max_new_tokens: int = 16) -> Sampling:
     """For the byte tokenizer."""
     return Sampling(max_new_tokens=max_new_tokens, stop_tokens=ByteTokenizer().stop_tokens)
+
+
+def stream_report(
+    policy: str = "solver", *, steps: int = 0, rewards: tuple[float, ...] = (), **changes: Any
+) -> StreamReport:
+    values: dict[str, Any] = {
+        "policy": PolicyId(policy),
+        "version": Version(steps),
+        "batch_groups": 4,
+        "max_staleness": 2,
+        "admitted": 4 * steps + 3,
+        "buffered": 3,
+        "in_batch": 0,
+        "trained": 4 * steps,
+        "dropped": {},
+        "issue_room": 9,
+        "produced_per_s": 2.0,
+        "consumed_per_s": 2.0,
+        "staleness": {},
+        "steps": steps,
+        "redelivered": 0,
+        "wait_s": 1.0,
+        "compute_s": 2.0,
+        "publish_s": 1.0,
+        "wait_fraction": 0.25,
+        "is_waiting": False,
+        "reward_mean": rewards[-1] if rewards else 0.0,
+        "reward_produced": 0.5,
+        "tokens_mean": 5.0,
+        "rewards": rewards,
+    }
+    return StreamReport(**values | changes)
+
+
+def flow_report(flow: str = "train", *, issued: int = 10, dropped: int = 1) -> FlowReport:
+    return FlowReport(
+        id=FlowId(flow),
+        issued=issued,
+        open=2,
+        admitted=issued - dropped - 2,
+        dropped={"informative": dropped} if dropped else {},
+        tasks_queued=0,
+        tasks_leased=2,
+        episodes={"accepted": 4 * issued},
+        leases_expired=0,
+        tasks_returned=0,
+    )
+
+
+def node_report(
+    node: str = "node-1.1",
+    *,
+    state: NodeState = NodeState.READY,
+    counters: dict[str, float] | None = None,
+    gauges: dict[str, float] | None = None,
+) -> NodeReport:
+    facts = NodeFacts(
+        name=node.partition(".")[0],
+        pool=PoolId("local"),
+        region="local",
+        engine="scripted",
+        is_simulated=True,
+        hardware="a shelf",
+        capacity=8,
+        price_per_hour=0.0,
+        software="0.1.0",
+    )
+    return NodeReport(
+        id=NodeId(node),
+        facts=facts,
+        state=state,
+        joined_at=0.0,
+        beat_age_s=0.1,
+        leased=2,
+        episodes_per_s=20.0,
+        tokens_per_s=100.0,
+        versions={PolicyId("solver"): Version(3)},
+        counters=counters or {},
+        gauges=gauges or {},
+        lease_expiries=0,
+    )
+
+
+def report(
+    *streams: StreamReport, flows: tuple[FlowReport, ...] = (), nodes: tuple[NodeReport, ...] = (), sequence: int = 1
+) -> Report:
+    return Report(
+        run="evening",
+        sequence=sequence,
+        at=1000.0 + sequence,
+        uptime_s=float(sequence),
+        simulated=("engine scripted",),
+        flows=flows or (flow_report(),),
+        streams=streams or (stream_report(),),
+        pools=(),
+        nodes=nodes or (node_report(),),
+        events=(),
+    )

@@ -33,6 +33,8 @@ class Program:
     """Whether it says `ready WHERE`."""
     may_leave: bool = False
     """Ending by itself with code 0 is its own decision (a drained node), not an accident."""
+    is_essential: bool = True
+    """Whether the others are of no use when it cannot be kept running."""
     stop_wave: int = 0
     """When all is stopped, lower waves end before higher ones are asked to."""
 

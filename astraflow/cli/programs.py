@@ -17,6 +17,11 @@ SERVICES_LAST = 1
 """Stop wave of what the others say goodbye to."""
 
 
+def trainer_name(policy: str) -> str:
+    """Name of the process that trains a policy."""
+    return f"trainer-{policy}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """Where the services of a run listen: chosen once, the same after every restart."""
@@ -61,8 +66,8 @@ class Programs:
         return [
             self._role(
                 "trainer",
-                ["--policy", policy, "--dataflow", self._places.dataflow, *self._state(f"trainer-{policy}")],
-                name=f"trainer-{policy}",
+                ["--policy", policy, "--dataflow", self._places.dataflow, *self._state(trainer_name(policy))],
+                name=trainer_name(policy),
                 announces=False,
             )
             for policy in self._recipe.policies
@@ -83,9 +88,8 @@ class Programs:
     def web(self) -> Program:
         """The page. It listens on loopback wherever the others do: it travels unencrypted."""
         listen = ["--port", str(self._places.web_port), "--recipe", self._recipe.name]
-        return self._program(
-            WEB, ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen], announces=True
-        )
+        arguments = ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen]
+        return self._program(WEB, arguments, announces=True, is_essential=False)
 
     def _node(self, name: str) -> Program:
         return self._role(
@@ -117,6 +121,7 @@ class Programs:
         *,
         announces: bool = False,
         may_leave: bool = False,
+        is_essential: bool = True,
         stop_wave: int = 0,
         threads: int = 1,
     ) -> Program:
@@ -127,6 +132,7 @@ class Programs:
             environment={TOKEN: self._directory.token, "OMP_NUM_THREADS": str(threads)},
             announces=announces,
             may_leave=may_leave,
+            is_essential=is_essential,
             stop_wave=stop_wave,
         )
 

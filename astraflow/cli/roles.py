@@ -56,7 +56,12 @@ def run_trainer(
     from astraflow.trainer.service import serve
 
     _log("trainer")
-    config = trainer_config(load_recipe(recipe, overrides, check=Check.NONE), policy)
+    loaded = load_recipe(recipe, overrides, check=Check.NONE)
+    if not policy and len(loaded.policies) > 1:
+        raise InvalidInput(
+            f"{loaded.name} has several policies: choose one with --policy ({', '.join(loaded.policies)})"
+        )
+    config = trainer_config(loaded, policy or next(iter(loaded.policies)))
     return run_process(
         lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, directory=_made(directory), stop=stop)
     )

@@ -1,5 +1,6 @@
 """What the terminal shows while a run goes on: one line that lives, or a plain line now and then."""
 
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -73,10 +74,10 @@ def summary_table(summary: Summary) -> Table:
     for policy in summary.policies:
         table.add_row(
             f"reward of {policy.policy}, first → last",
-            f"{_number(policy.reward_first)} → {_number(policy.reward_last)}",
+            f"{number(policy.reward_first)} → {number(policy.reward_last)}",
         )
         table.add_row("steps", f"{policy.steps}")
-        table.add_row("trainer waited", f"{policy.wait_fraction:.0%}")
+        table.add_row("trainer waited", share(policy.wait_fraction))
     table.add_row("seconds, of these training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
     full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
     table.add_row("weights fetched whole", f"{size(full)} in {summary.weight_updates_full} updates")
@@ -87,7 +88,7 @@ def summary_table(summary: Summary) -> Table:
     table.add_row("ledger", "balances" if summary.balanced else "\n".join(summary.imbalances))
     if summary.simulated:
         table.add_row("stand-ins", ", ".join(summary.simulated))
-    table.add_row("ended because", summary.reason)
+    table.add_row("ended because", "a process failed, see below" if summary.failed else summary.reason)
     return table
 
 
@@ -104,14 +105,20 @@ def size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def number(value: float | None) -> str:
+    """A reward or the like; what is not known is a dash."""
+    return "—" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def share(value: float) -> str:
+    """A fraction in per cent; what is not known is a dash."""
+    return "—" if math.isnan(value) else f"{value:.0%}"
+
+
 def _figures(stream: StreamReport) -> str:
     recent = stream.rewards[-10:]
     reward = sum(recent) / len(recent) if recent else stream.reward_produced
     return (
-        f"step {stream.steps}  reward {reward:.3f}  version {stream.version}  wait {stream.wait_fraction:.0%}  "
+        f"step {stream.steps}  reward {number(reward)}  version {stream.version}  wait {share(stream.wait_fraction)}  "
         f"buffer {stream.buffered}"
     )
-
-
-def _number(value: float | None) -> str:
-    return "—" if value is None else f"{value:.3f}"

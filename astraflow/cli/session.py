@@ -11,17 +11,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from astraflow.cli.ports import free_ports, is_free
-from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs
+from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs, trainer_name
 from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.cli.screen import Screen, summary_table
-from astraflow.cli.supervisor import Happening, Supervisor
+from astraflow.cli.supervisor import Happening, RoleFailed, Supervisor
 from astraflow.cli.tally import Summary, Tally
 from astraflow.cli.watch import reports
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Report
+from astraflow.contract.reports import NodeState, Report
 from astraflow.recipe import Recipe, snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.service import EXIT_FAILED, leaves, run_process, run_until
@@ -56,6 +57,8 @@ class Session:
         self._stop_at = recipe.stop
         self._tally = Tally([PolicyId(policy) for policy in recipe.policies], recipe.stop)
         self._pids: dict[str, int] = {}
+        self._endings: dict[str, str] = {}
+        """How each program that died did so last."""
         self._busy_with = "starting"
         self._reason = "stopped by hand"
 
@@ -90,7 +93,7 @@ class Session:
                         tasks.create_task(self._start_trainers(supervisor)),
                         tasks.create_task(self._show_page(supervisor)),
                     ]
-                    self._reason = await self._follow()
+                    self._reason = await self._follow(supervisor)
                     for task in starting:
                         task.cancel()
         except TimeoutError:
@@ -122,11 +125,15 @@ class Session:
     async def _show_page(self, supervisor: Supervisor) -> None:
         if not self._options.has_web:
             return
-        url = await supervisor.ready(WEB)
+        try:
+            url = await supervisor.ready(WEB)
+        except RoleFailed as problem:
+            self._screen.say(f"{problem}. The run goes on without its page.", style="yellow")
+            return
         if self._options.opens_browser and has_display():
             await asyncio.to_thread(webbrowser.open, url)
 
-    async def _follow(self) -> str:
+    async def _follow(self, supervisor: Supervisor) -> str:
         """Take in reports until the run is done; returns why it is."""
         reason = ""
         async with aclosing(reports(self._places.dataflow, token=self._directory.token)) as following:
@@ -134,13 +141,15 @@ class Session:
                 if isinstance(report, AstraFlowError):
                     self._screen.status(f"dataflow is away: {report}")
                     continue
-                self._take(report)
+                self._take(report, supervisor)
                 reason = self._end()
                 if reason and self._options.is_headless:
                     break
         return reason
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: Report, supervisor: Supervisor) -> None:
+        for name in at_work(report):
+            supervisor.works(name)
         had_learned = self._tally.has_learned
         self._tally.observe(report)
         if any(stream.steps for stream in report.streams):
@@ -170,13 +179,24 @@ class Session:
         elif happening.kind == "progress":
             self._busy_with = message
         elif happening.kind == "died":
-            self._screen.say(f"{program} {message}; starting it again", style="yellow")
+            self._endings[program] = message
+        elif happening.kind == "restarting":
+            self._screen.say(f"{program} {self._endings[program]}; starting it again", style="yellow")
+        elif happening.kind == "given_up" and program == WEB:
+            self._screen.say(message, style="yellow")
         elif happening.kind == "left" and program != PREPARE:
             self._screen.say(f"{program} left the run")
         try:
             self._directory.note_happening(f"{program} {happening.kind} {message}".rstrip(), self._pids)
         except AstraFlowError as problem:
             self._screen.say(str(problem), style="yellow")
+
+
+def at_work(report: Report) -> list[str]:
+    """The nodes and trainers that the report shows working, by the names of their processes."""
+    nodes = [node.facts.name for node in report.nodes if node.state is NodeState.READY]
+    trainers = [trainer_name(stream.policy) for stream in report.streams if stream.steps or stream.is_waiting]
+    return nodes + trainers
 
 
 def run_here(
@@ -208,7 +228,10 @@ def run_here(
     if not outcome:
         return code or EXIT_FAILED
     summary = outcome[0]
-    console.print(summary_table(summary))
+    if summary.steps or not summary.failed:
+        console.print(summary_table(summary))
+    if summary.failed:
+        Console(stderr=True, highlight=False).print(Text(f"error: {summary.reason}"), soft_wrap=True)
     if summary_file is not None:
         _write_summary(summary_file, summary, opened)
     has_done_its_job = not options.is_headless and summary.balanced and not summary.failed

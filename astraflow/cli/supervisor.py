@@ -1,6 +1,7 @@
 """Keeps the processes of a run alive: starts them, starts again what dies, and leaves nothing behind."""
 
 import asyncio
+import shutil
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ LAST_WORD = "error: "
 """How a process that ends itself begins its last line: see `runtime.service.run_process`."""
 
 
+_NO_ROOM_BYTES = 64 * 1024
+
+
 class RoleFailed(AstraFlowError):
     """A process cannot be kept running; the message holds the reason it gave, or the end of its log."""
 
@@ -28,7 +32,7 @@ class Happening:
 
     program: str
     kind: str
-    """`started`, `ready`, `progress`, `died`, `left`."""
+    """`started`, `ready`, `progress`, `died`, `restarting`, `left`, `given_up`."""
     message: str = ""
     pid: int = 0
 
@@ -44,10 +48,12 @@ class Patience:
     """Before it is started again; doubles with each death in a row."""
     max_delay_s: float = 5.0
     settled_s: float = 10.0
-    """One that does not announce itself counts as ready after this long; one that lived so long starts afresh."""
+    """After a life of this length the next delay is the first again."""
     deaths: int = 5
     within_s: float = 20.0
     """That many deaths in that time without ever having been ready: given up."""
+    refusals: int = 3
+    """One that was ready once and now refuses its input that often in a row is given up too."""
     ready_within_s: float = 60.0
     grace_s: float = 2.0
     """Between asking to stop and killing, for each of the two waves."""
@@ -59,7 +65,7 @@ class Supervisor:
 
     started ──ready──► running ──died──► waiting ──► started        (any number of times, with growing delays)
        │ died 5 times in 20 s, or refused its input, without ever having been ready
-       └──────────────► RoleFailed
+       └──────────────► RoleFailed            (also for the third refusal in a row later on)
     """
 
     def __init__(
@@ -103,6 +109,12 @@ class Supervisor:
         keeper = next(keeper for keeper in self._keepers if keeper.program.name == name)
         return await keeper.announcement()
 
+    def works(self, name: str) -> None:
+        """The program called `name`, which does not announce itself, was seen at work: it counts as ready."""
+        for keeper in self._keepers:
+            if keeper.program.name == name:
+                keeper.has_been_ready = True
+
     async def left(self, name: str) -> None:
         """Wait until the program called `name`, which may leave by itself, has done so."""
         await next(keeper for keeper in self._keepers if keeper.program.name == name).stopped()
@@ -122,7 +134,8 @@ class _Keeper:
         self._patience = patience
         self._clock = clock
         self._deaths: deque[float] = deque(maxlen=patience.deaths)
-        self._has_been_ready = False
+        self.has_been_ready = False
+        self._refusals = 0
         self._log_start = 0
         """Where in the log the present life of the program begins."""
         self._announced = asyncio.Event()
@@ -131,37 +144,30 @@ class _Keeper:
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Start, wait, judge, start again. Raises: RoleFailed."""
+        """Start, wait, judge, start again. Raises: RoleFailed for an essential program that has to be given up."""
         try:
-            delay_s = self._patience.first_delay_s
-            while True:
-                began = self._clock.now()
-                code = await self._live()
-                if code is None or (code == 0 and self.program.may_leave):
-                    return
-                lived_s = self._clock.now() - began
-                if lived_s >= self._patience.settled_s:
-                    self._has_been_ready = True
-                    delay_s = self._patience.first_delay_s
-                self._judge(code)
-                await self._before_stop(self._clock.sleep(delay_s))
-                if self._stopping.is_set():
-                    return
-                delay_s = min(2 * delay_s, self._patience.max_delay_s)
-                self.restarts += 1
+            await self._keep()
+        except AstraFlowError as problem:
+            self._say("given_up", message=str(problem))
+            if self.program.is_essential:
+                raise
         finally:
             self._stopped.set()
 
     async def announcement(self) -> str:
-        """What the program said after `ready`."""
+        """What the program said after `ready`. Raises: RoleFailed when it does not say it in time, or ever."""
+        waits = [asyncio.create_task(event.wait()) for event in (self._announced, self._stopped)]
         try:
-            await asyncio.wait_for(self._announced.wait(), self._patience.ready_within_s)
-        except TimeoutError:
-            raise RoleFailed(
-                f"{self.program.name} did not get ready within {self._patience.ready_within_s:g} s; "
-                f"{self._last_lines()}"
-            ) from None
-        return self._where
+            await asyncio.wait(waits, timeout=self._patience.ready_within_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self._announced.is_set():
+            return self._where
+        if self._stopped.is_set():
+            raise RoleFailed(f"{self.program.name} ended before it was ready")
+        within = f"within {self._patience.ready_within_s:g} s"
+        raise RoleFailed(f"{self.program.name} did not get ready {within}; {self._last_lines()}")
 
     async def stopped(self) -> None:
         """Wait until the program has ended for good."""
@@ -171,6 +177,24 @@ class _Keeper:
         """Ask the program to end, kill it if it does not, and return once it is gone."""
         self._stopping.set()
         await self.stopped()
+
+    async def _keep(self) -> None:
+        delay_s = self._patience.first_delay_s
+        while True:
+            began = self._clock.now()
+            code = await self._live()
+            if code is None or (code == 0 and self.program.may_leave):
+                return
+            lived_s = self._clock.now() - began
+            if lived_s >= self._patience.settled_s:
+                delay_s = self._patience.first_delay_s
+            self._judge(code)
+            self._say("restarting")
+            await self._before_stop(self._clock.sleep(delay_s))
+            if self._stopping.is_set():
+                return
+            delay_s = min(2 * delay_s, self._patience.max_delay_s)
+            self.restarts += 1
 
     async def _live(self) -> int | None:
         """One life of the program: its exit code, or None when it was told to stop."""
@@ -197,12 +221,13 @@ class _Keeper:
             working.cancel()
 
     def _judge(self, code: int) -> None:
-        if self._has_been_ready:
+        name, reason = self.program.name, self._last_word()
+        self._refusals = self._refusals + 1 if code == EXIT_REFUSED else 0
+        if self._refusals >= (self._patience.refusals if self.has_been_ready else 1):
+            raise RoleFailed(f"{name} cannot run: {reason or self._last_lines()}")
+        if self.has_been_ready:
             return
         self._deaths.append(self._clock.now())
-        name, reason = self.program.name, self._last_word()
-        if code == EXIT_REFUSED:
-            raise RoleFailed(f"{name} cannot run: {reason or self._last_lines()}")
         if len(self._deaths) == self._patience.deaths and self._deaths[-1] - self._deaths[0] <= self._patience.within_s:
             raise RoleFailed(
                 f"{name} ended {self._patience.deaths} times within {self._patience.within_s:g} s without getting "
@@ -216,6 +241,8 @@ class _Keeper:
 
     def _last_lines(self) -> str:
         lines = self._log_tail().strip().splitlines()[-12:]
+        if not lines and shutil.disk_usage(self.program.log.parent).free < _NO_ROOM_BYTES:
+            return f"the disk is full, even for its log: free some space around {self.program.log.parent}"
         return "\n".join([f"the last lines of {self.program.log}:", *(f"  {line}" for line in lines)])
 
     def _log_tail(self) -> str:
@@ -226,7 +253,7 @@ class _Keeper:
 
     def _on_line(self, line: str) -> None:
         if line.startswith(READY):
-            self._has_been_ready = True
+            self.has_been_ready = True
             self._where = line.removeprefix(READY)
             self._announced.set()
             self._say("ready", message=self._where)

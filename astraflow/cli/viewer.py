@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.cli.local import Door
-from astraflow.cli.screen import size
+from astraflow.cli.screen import number, share, size
 from astraflow.cli.watch import reports
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
@@ -93,10 +93,10 @@ def _streams(report: Report) -> Table:
             stream.policy,
             str(stream.version),
             str(stream.steps),
-            f"{stream.rewards[-1] if stream.rewards else stream.reward_produced:.3f}",
+            number(stream.rewards[-1] if stream.rewards else stream.reward_produced),
             f"{stream.produced_per_s:.1f}",
             f"{stream.consumed_per_s:.1f}",
-            f"{stream.wait_fraction:.0%}",
+            share(stream.wait_fraction),
             str(stream.buffered),
             str(sum(stream.dropped.values())),
         )

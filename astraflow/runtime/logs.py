@@ -1,8 +1,9 @@
 """Logs: an event name and keys. Console when a person looks, JSON otherwise; secrets never."""
 
+import contextlib
 import logging
 import sys
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -27,7 +28,7 @@ def configure(*, level: str = "INFO", as_json: bool | None = None) -> None:
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Patient(sys.stderr))),
         cache_logger_on_first_use=False,
     )
 
@@ -40,6 +41,23 @@ def bind(**keys: Any) -> None:
 def get_logger() -> Any:
     """A structlog logger."""
     return structlog.get_logger()
+
+
+class _Patient:
+    """A stream whose failures cost lines, not the process: a log file on a full disk must not stop a service."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write, if that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, if that is possible."""
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 def _redact(_logger: Any, _method: str, event: Any) -> Any:

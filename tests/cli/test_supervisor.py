@@ -162,6 +162,28 @@ async def test_one_that_is_never_ready_ends_the_wait_with_its_log(tmp_path: Path
     assert failed.group_contains(RoleFailed, match=r"did not get ready within 0\.5 s; the last lines .*\n  busy")
 
 
+async def test_an_inessential_program_that_cannot_run_leaves_the_others_alone(tmp_path: Path) -> None:
+    heard = Heard()
+    async with Supervisor(heard, patience=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, SERVE, name="service"))
+        supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="web", is_essential=False))
+        await supervisor.ready("service")
+        with pytest.raises(RoleFailed, match="web ended before it was ready"):
+            await supervisor.ready("web")
+    assert [happening.program for happening in heard.of("given_up")] == ["web"]
+
+
+async def test_one_that_worked_may_refuse_its_input_twice_but_not_three_times(tmp_path: Path) -> None:
+    heard = Heard()
+    with pytest.raises(ExceptionGroup) as failed:
+        async with Supervisor(heard, patience=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, "import sys; sys.exit(2)", announces=False))
+            supervisor.works("role")
+            await supervisor.left("role")
+    assert failed.group_contains(RoleFailed, match="role cannot run")
+    assert len(heard.of("started")) == 3
+
+
 async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     absent = Program(name="web", argv=("/nowhere/python",), log=tmp_path / "web.log")
     with pytest.raises(ExceptionGroup) as failed:

@@ -1,0 +1,140 @@
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from astraflow.cli import main as module
+from astraflow.cli.main import app, main
+from astraflow.cli.rundir import RunDirectory
+
+Cli = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """Runs the command line in this process; returns the exit code and what it said on standard error."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["astraflow", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    yield run
+    structlog.reset_defaults()  # commands set up the logs of their process, which is pytest's here
+    structlog.contextvars.clear_contextvars()
+
+
+def test_help_is_there_at_once_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from astraflow.cli.main import app; from typer.testing import CliRunner\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print(sorted({'torch', 'transformers', 'grpc', 'pydantic', 'numpy'} & sys.modules.keys()))"
+    )
+    began = time.perf_counter()
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+    assert time.perf_counter() - began < 5  # far above the half second it takes: a loaded machine is no failure
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["run"], ["join"], ["report"], ["prepare"], ["doctor"], ["recipes"]])
+def test_every_command_explains_itself(command: list[str]) -> None:
+    assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web"])
+def test_every_role_explains_itself(role: str) -> None:
+    assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
+
+
+def test_recipes_are_listed_with_what_they_do() -> None:
+    shown = CliRunner().invoke(app, ["recipes"]).output
+    assert "reverse/sort" in shown
+    assert "without torch" in shown.replace("\n", " ")
+
+
+def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = CliRunner().invoke(app, ["doctor"])
+    assert shown.exit_code == 0
+    assert all(
+        what in shown.output for what in ("Python", "cores", "memory", "disk", "ports", "training", "bubblewrap")
+    )
+    monkeypatch.setattr("shutil.disk_usage", lambda _place: type("Usage", (), {"free": 5})())
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "smoek"], 2, "error: no recipe is called 'smoek'; did you mean 'smoke'"),
+        (["run", "smoke", "--set", "nodes.cuont=3"], 2, "nodes.cuont: unknown key; did you mean 'count'"),
+        (["run", "smoke", "--set", "seed"], 2, "'seed' is not an override: write key=value"),
+        (["run", "smoke", "--host", "0.0.0.0"], 2, "give --host the one under which others reach this machine"),  # noqa: S104 (is refused)
+        (["run", "smoke", "--host", "203.0.113.7"], 2, "203.0.113.7 is not an address of this machine"),
+        (["join"], 2, "error: no run is active on this machine: start one"),
+        (["report", "127.0.0.1:9"], 2, "no token for 127.0.0.1:9: give --token-file"),
+        (["report", "127.0.0.1", "--token", "x", "--once"], 2, "has no port"),
+        (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "127.0.0.1:9 cannot be reached"),
+        (["join", "127.0.0.1:9", "--token", "x", "--engine", "scriptd"], 2, "did you mean 'scripted'"),
+        (["join", "127.0.0.1:9", "--token", "x", "--name", "a b"], 2, "is not a name"),
+        (["join", "127.0.0.1:9", "--token-file", "/nowhere"], 2, "the token file /nowhere cannot be read"),
+        (["join", "127.0.0.1:9", "--token", "x", "--tls-client-key", "k"], 2, "TLS needs --tls-ca"),
+        (["serve", "weights", "smoke", "--tls-key", "k"], 2, "TLS needs --tls-certificate and --tls-key together"),
+        (
+            ["serve", "weights", "smoke", "--host", "203.0.113.7"],
+            2,
+            "refusing to listen on 203.0.113.7 without a token",
+        ),
+        (["serve", "trainer", "smoke/two_policies", "--dataflow", "127.0.0.1:9"], 2, "has several policies"),
+        (["serve", "trainer", "smoke", "--dataflow", "127.0.0.1:9", "--policy", "x"], 2, "has no policy 'x'"),
+    ],
+)
+def test_what_people_get_wrong_is_answered_in_a_sentence(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended, said = cli(*arguments)
+    assert message in said.replace("\n", " ")
+    assert "Traceback" not in said
+    assert ended == code
+
+
+def test_a_port_in_use_is_named(cli: Cli, tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert f"port {port} is in use" in cli("run", "smoke", "--port", port)[1]
+        code, said = cli("serve", "weights", "smoke", "--port", port, "--directory", str(tmp_path / "weights"))
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "file" / "run"))
+    assert code == 2
+    assert "cannot be used: Not a directory" in said
+
+
+def test_a_folder_with_another_run_is_a_sentence(cli: Cli, tmp_path: Path) -> None:
+    with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})):
+        pass
+    code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "run"))
+    assert code == 2
+    assert "holds a run of other settings" in said
+
+
+def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(module, "app", broken)
+    with pytest.raises(ZeroDivisionError):
+        main()

@@ -1,0 +1,74 @@
+import doctest
+import io
+import math
+
+from rich.console import Console
+
+from astraflow.cli import screen as module
+from astraflow.cli.screen import Screen, progress_lines, summary_table
+from astraflow.cli.tally import Tally
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import NodeState
+from astraflow.recipe import StopConfig
+from tests import make
+from tests.fakes.clock import ManualClock
+
+
+def written(width: int = 200, *, is_terminal: bool = False) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=width, force_terminal=is_terminal, color_system=None), out
+
+
+def test_the_examples_in_the_docstrings_hold() -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_progress_is_one_line_with_the_figures_that_matter() -> None:
+    nodes = (make.node_report("node-1.1"), make.node_report("node-2.1", state=NodeState.LOST))
+    (line,) = progress_lines(make.report(make.stream_report(steps=12, rewards=(0.5, 0.7)), nodes=nodes))
+    assert line == "step 12  reward 0.600  version 12  wait 25%  buffer 3  rollouts 40/s  nodes 1"
+
+
+def test_several_policies_get_a_line_each_with_their_names() -> None:
+    lines = progress_lines(make.report(make.stream_report(), make.stream_report("verifier")))
+    assert [line.split()[0] for line in lines] == ["solver", "verifier"]
+
+
+def test_what_is_not_known_is_not_shown_as_a_number() -> None:
+    (line,) = progress_lines(make.report(make.stream_report(wait_fraction=math.nan, reward_produced=math.nan)))
+    assert "nan" not in line
+
+
+def test_without_a_terminal_lines_come_every_few_seconds() -> None:
+    console, out = written()
+    clock = ManualClock()
+    with Screen(console, clock=clock) as screen:
+        for step in range(12):
+            screen.progress(make.report(make.stream_report(steps=step)))
+            clock.advance(1.0)
+        screen.say("node-1 left the run")
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 0", "step 5", "step 10", "node-1 left the run"]
+
+
+def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
+    console, out = written(is_terminal=True)
+    with Screen(console) as screen:
+        screen.status("starting")
+        screen.progress(make.report(make.stream_report(steps=1)))
+        screen.say("node-1 left the run")
+        screen.progress(make.report(make.stream_report(steps=2)))
+    assert all(text in out.getvalue() for text in ("starting", "step 1 ", "step 2 ", "node-1 left the run"))
+
+
+def test_the_summary_says_everything_a_person_asks_first() -> None:
+    tally = Tally([PolicyId("solver")], StopConfig(reward=0.5, window_steps=2, steps=10))
+    counters = {"weight_bytes_full": 428_000.0, "weight_updates_full": 2.0, "weight_bytes_delta": 61_000.0}
+    node = make.node_report(counters=counters, gauges={"logprob_gap_max": 1.2e-5})
+    tally.observe(make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,)))
+    console, out = written()
+    console.print(summary_table(tally.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
+    text = out.getvalue()
+    for part in ("learned", "0.100 → 0.550", "428.0 kB in 2 updates", "61.0 kB", "1.20e-05", "balances", "it did"):
+        assert part in text
+    assert "engine scripted" in text

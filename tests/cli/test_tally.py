@@ -1,0 +1,121 @@
+from dataclasses import replace
+
+import pytest
+
+from astraflow.cli.tally import Summary, Tally, imbalances
+from astraflow.contract.ids import PolicyId
+from astraflow.recipe import StopConfig
+from tests import make
+from tests.fakes.clock import ManualClock
+
+SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
+STOP = StopConfig(reward=0.9, window_steps=4, steps=100)
+
+
+def tally(stop: StopConfig = STOP, *policies: PolicyId) -> Tally:
+    return Tally(policies or (SOLVER,), stop, clock=ManualClock())
+
+
+def summary(tally: Tally, *, has_failed: bool = False) -> Summary:
+    return tally.summary(reason="because", has_failed=has_failed, began_at=990.0, ended_at=1010.0, restarts=2)
+
+
+def test_it_has_learned_when_the_mean_of_the_window_is_high_enough() -> None:
+    gathered = tally()
+    gathered.observe(make.report(make.stream_report(steps=6, rewards=(0.0, 0.0, 0.2, 1.0, 1.0, 1.0))))
+    assert not gathered.has_learned
+    gathered.observe(make.report(make.stream_report(steps=7, rewards=(0.0, 0.0, 0.2, 1.0, 1.0, 1.0, 0.8))))
+    assert gathered.has_learned
+
+
+def test_a_lucky_first_step_is_no_window() -> None:
+    gathered = tally()
+    gathered.observe(make.report(make.stream_report(steps=3, rewards=(1.0, 1.0, 1.0))))
+    assert not gathered.has_learned
+    assert summary(gathered).reward_last is None
+
+
+def test_once_learned_stays_learned() -> None:
+    gathered = tally()
+    gathered.observe(make.report(make.stream_report(steps=4, rewards=(1.0, 1.0, 1.0, 1.0))))
+    gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.0,))))
+    assert gathered.has_learned
+
+
+def test_every_policy_has_to_learn() -> None:
+    gathered = tally(STOP, SOLVER, VERIFIER)
+    good, bad = (1.0,) * 4, (0.1,) * 4
+    gathered.observe(
+        make.report(make.stream_report(steps=4, rewards=good), make.stream_report("verifier", steps=4, rewards=bad))
+    )
+    assert not gathered.has_learned
+    assert summary(gathered).reward_last == pytest.approx(0.1)
+
+
+def test_without_a_reward_to_reach_the_steps_decide() -> None:
+    gathered = tally(StopConfig(steps=5))
+    gathered.observe(make.report(make.stream_report(steps=4, rewards=(0.0,) * 4)))
+    assert not gathered.has_learned
+    gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.0,) * 5)))
+    assert gathered.has_learned
+    assert gathered.is_out_of_steps
+
+
+def test_the_first_steps_are_remembered_when_reports_no_longer_hold_them() -> None:
+    gathered = tally()
+    gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.1, 0.2, 0.3, 0.4, 0.5))))
+    gathered.observe(make.report(make.stream_report(steps=40, rewards=(0.8,) * 32)))
+    assert summary(gathered).reward_first == pytest.approx(0.3)
+    assert summary(gathered).reward_last == pytest.approx(0.8)
+
+
+def test_counters_of_nodes_that_started_again_add_up() -> None:
+    gathered = tally()
+    first = {"weight_bytes_full": 100.0, "weight_updates_full": 1.0, "weight_bytes_delta": 7.0}
+    gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters=first),)))
+    gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters={**first, "weight_bytes_delta": 9.0}),)))
+    gathered.observe(make.report(nodes=(make.node_report("node-1.2", counters=first),)))
+    found = summary(gathered)
+    assert (found.weight_bytes_full, found.weight_updates_full, found.weight_bytes_delta) == (200, 2, 16)
+
+
+def test_the_largest_gap_is_kept() -> None:
+    gathered = tally()
+    assert summary(gathered).logprob_gap_max is None
+    for gap in (1e-5, 3e-4, 1e-6):
+        gathered.observe(make.report(nodes=(make.node_report(gauges={"logprob_gap_max": gap}),)))
+    assert summary(gathered).logprob_gap_max == 3e-4
+
+
+def test_times_count_from_the_command_and_from_the_first_step() -> None:
+    gathered = tally()
+    gathered.observe(make.report())
+    assert summary(gathered).seconds_training == 0.0
+    gathered.observe(make.report(make.stream_report(steps=1, rewards=(0.5,))))
+    assert (summary(gathered).seconds, summary(gathered).seconds_training) == (20.0, 10.0)
+
+
+def test_the_wait_is_a_share_of_all_the_trainers_time() -> None:
+    gathered = tally()
+    gathered.observe(make.report(make.stream_report(steps=1, wait_s=1.0, compute_s=2.0, publish_s=1.0)))
+    assert summary(gathered).wait_fraction == 0.25
+
+
+def test_counts_that_do_not_add_up_are_told_and_kept() -> None:
+    odd = make.report(make.stream_report(steps=1, admitted=99), flows=(replace(make.flow_report(), issued=50),))
+    assert imbalances(odd) == [
+        "flow train: 50 groups issued, 10 accounted for",
+        "stream solver: 99 groups admitted, 7 accounted for",
+    ]
+    gathered = tally(StopConfig(steps=1))
+    gathered.observe(odd)
+    gathered.observe(make.report(make.stream_report(steps=2)))
+    assert not summary(gathered).balanced
+
+
+def test_only_a_run_that_learned_balanced_and_did_not_fail_ends_well() -> None:
+    gathered = tally(StopConfig(steps=1))
+    assert summary(gathered).exit_code == 1
+    gathered.observe(make.report(make.stream_report(steps=1)))
+    assert summary(gathered).exit_code == 0
+    assert summary(gathered, has_failed=True).exit_code == 1
