@@ -15,7 +15,7 @@ def unprepared(recipe: Recipe) -> list[str]:
 def prepare_models(recipe: Recipe) -> None:
     """Make them, telling on standard output how far it is. Raises: InvalidInput when one does not get there."""
     for policy in unprepared(recipe):
-        prepare_model(recipe.policies[policy].model, seed=recipe.seed, on_progress=_tell(policy))
+        prepare_model(recipe.policies[policy].model, on_progress=_tell(policy))
 
 
 def _tell(policy: str) -> OnProgress:
