@@ -77,6 +77,10 @@ class Masters:
         warmth = (self.steps + 1) / (self._settings.warmup_steps + 1)
         return self._settings.learning_rate * min(1.0, warmth)
 
+    def weights(self) -> dict[str, Tensor]:
+        """The float32 masters by name; not copied. What is published is their rounding."""
+        return {name: master.detach() for name, master in self._masters.items()}
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything that must be saved, by name; not copied."""
         named: dict[str, Tensor] = {}

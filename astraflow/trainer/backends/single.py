@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -20,7 +20,6 @@ from astraflow.contract.errors import CorruptData
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported, hidden_states, logits_at, named_weights
 from astraflow.models.precision import (
-    ComputeDtype,
     WeightsDtype,
     bits_of,
     compute_dtype_of,
@@ -58,7 +57,7 @@ class SingleOptions(Config):
     """Largest norm of the gradient."""
     weights_dtype: WeightsDtype = "bfloat16"
     """What weights are rounded to and published in, while the optimizer keeps them in float32."""
-    compute_dtype: ComputeDtype = "auto"
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     device: str = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
@@ -92,7 +91,7 @@ class SingleBackend:
         self._device = device_of(options.device)
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
-        self._model = self._first_model(model, seed)
+        self._model = self._first_model(model)
         self._masters = Masters(
             named_weights(self._model),
             _settings(options),
@@ -141,7 +140,7 @@ class SingleBackend:
         return Snapshot(
             tensors={
                 name: (dtype, tuple(weight.shape), bits_of(weight, dtype))
-                for name, weight in named_weights(self._model).items()
+                for name, weight in self._masters.weights().items()
             },
             probe=scored(self._model, self._probe_text),
         )
@@ -174,8 +173,8 @@ class SingleBackend:
         state_files.restore_random_state(random, self._device)
         self._probe_text = text
 
-    def _first_model(self, model: Mapping[str, Any], seed: int) -> PreTrainedModel:
-        folder = prepare_model(model, seed=seed)
+    def _first_model(self, model: Mapping[str, Any]) -> PreTrainedModel:
+        folder = prepare_model(model)
         dtype = compute_dtype_of(self._options.compute_dtype, self._device)
         return cast(models.build(model).load(folder), device=self._device, dtype=dtype)
 
