@@ -1,0 +1,62 @@
+"""Debian's Chromium, and everything it complains about."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+
+
+class Complaints:
+    """Console errors (failed requests and violations of the content security policy are some) and exceptions."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def listen(self, page: Page) -> None:
+        page.on("console", lambda message: self._note(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda problem: self._note(str(problem)))
+
+    def _note(self, text: str) -> None:
+        self.heard.append(text)
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[Browser]:
+    """A headless Chromium. A machine that runs these tests must have it: they never skip themselves."""
+    if not CHROMIUM.exists():
+        pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium, or leave these tests out with -m 'not browser'")
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        try:
+            yield chromium
+        finally:
+            await chromium.close()
+
+
+@asynccontextmanager
+async def logged_in_page(
+    chromium: Browser, login_url: str, **options: Any
+) -> AsyncIterator[tuple[Page, Complaints, BrowserContext]]:
+    """A page that followed the login link, with what it complains about."""
+    context = await chromium.new_context(**options)
+    page, complaints = await context.new_page(), Complaints()
+    complaints.listen(page)
+    await page.goto(login_url)
+    yield page, complaints, context
+    await context.close()

@@ -1,0 +1,223 @@
+"""The pages in a real browser."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.world import World
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">{{7*7}}'"
+
+STEPS = '[data-cell="policy/solver/steps"]'
+AGE = ".age"
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+async def test_without_scripts_the_page_has_real_numbers_and_drawn_charts(web: RunningWeb, chromium: Browser) -> None:
+    async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, complaints, _):
+        await page.reload()
+        await expect(page.locator("h1")).to_contain_text("The trainer is")
+        await expect(page.locator(STEPS)).to_have_text("131")
+        box = await page.locator("figure.chart .line.main").first.bounding_box()
+        await expect(page.get_by_role("button", name="Pause")).to_be_hidden()
+        assert box is not None
+        assert box["width"] > 300
+        assert complaints.heard == []
+
+
+async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_the_server_did(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (plain, _, context):
+        await plain.reload()
+        axes = await plain.locator(".y-axis text").all_inner_texts()
+        moments = await plain.locator(".x-axis text").all_inner_texts()
+        values = await plain.locator(".legend output").all_inner_texts()
+        cookies = await context.cookies()
+    live = await chromium.new_context()
+    await live.add_cookies([{"name": c["name"], "value": c["value"], "url": web.address} for c in cookies])
+    page = await live.new_page()
+    await page.goto(web.address)
+    await expect(page.locator("html.has-script")).to_be_attached()
+    assert await page.locator(".y-axis text").all_inner_texts() == axes
+    assert await page.locator(".x-axis text").all_inner_texts() == moments
+    assert await page.locator(".legend output").all_inner_texts() == values
+
+    await page.evaluate("document.body.dataset.same = 'page'")
+    before = await page.locator(".line.main").nth(4).get_attribute("d")
+    for _ in range(3):
+        await fake.advance()
+    await expect(page.locator(STEPS)).to_have_text("134")
+    assert await page.locator(".line.main").nth(4).get_attribute("d") != before
+    assert await page.evaluate("document.body.dataset.same") == "page"
+    await live.close()
+
+
+async def test_the_badge_turns_stale_when_dataflow_dies_and_live_again_by_itself(
+    fake: FakeControlPlane, chromium: Browser, tmp_path: Path
+) -> None:
+    async with fake.serving() as dataflow:
+        port = int(dataflow.rpartition(":")[2])
+        web = running_web(tmp_path, dataflow)
+        running = await web.__aenter__()
+    async with logged_in_page(chromium, running.login_url) as (page, _, _context):
+        await expect(page.locator(STEPS)).to_have_text("131")
+        running.clock.push(7)
+        await expect(page.locator(AGE)).to_have_attribute("data-state", "stale")
+        await expect(page.locator(AGE)).to_contain_text("stale for")
+        await expect(page.locator("#banner")).to_contain_text("Dataflow does not answer")
+        await expect(page.locator("html[data-stale]")).to_be_attached()
+
+        async with fake.serving(port=port):
+            await fake.advance(5)
+            await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
+            await expect(page.locator("#banner")).to_be_hidden()
+            await expect(page.locator(STEPS)).to_have_text("135")
+    await web.__aexit__(None, None, None)
+
+
+async def test_the_badge_turns_stale_when_the_web_process_dies_and_the_page_comes_back_with_it(
+    fake: FakeControlPlane, chromium: Browser, tmp_path: Path
+) -> None:
+    async with fake.serving() as dataflow:
+        async with running_web(tmp_path, dataflow) as first:
+            context = await chromium.new_context()
+            page = await context.new_page()
+            await page.clock.install()
+            await page.goto(first.login_url)
+            await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
+        port = int(first.address.rpartition(":")[2])
+        await page.clock.fast_forward(6000)
+        await expect(page.locator(AGE)).to_have_attribute("data-state", "stale")
+        await expect(page.locator("#banner")).to_contain_text("lost its server")
+
+        async with running_web(tmp_path, dataflow, port=port):
+            await fake.advance(40)
+            await page.clock.fast_forward(6000)
+            await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
+            await expect(page.locator(STEPS)).to_have_text("167")
+            sequences = await page.evaluate(
+                "import(document.querySelector('script[type=module]').src.replace('main.js', 'points.js'))"
+                ".then((module) => module.points.map((point) => point.sequence))"
+            )
+            assert sequences == list(range(1, 191)), "no second is missing after the restart"
+            await context.close()
+
+
+async def test_hostile_strings_stay_text_when_they_come_over_the_live_feed(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+        await expect(page.locator(STEPS)).to_have_text("131")
+        fake.world = World(nodes=(HOSTILE, "b"), simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)})
+        fake.world.act(151, HOSTILE, HOSTILE, HOSTILE)
+        await fake.advance()
+
+        await expect(page.locator(".event-message").first).to_contain_text(HOSTILE)
+        await expect(page.locator(".rung-name").first).to_have_text(HOSTILE)
+        await expect(page.locator("#row-n1 .errors")).to_have_text(HOSTILE)
+        assert await page.title() == "Overview · AstraFlow"
+        assert await page.locator("img").count() == 0
+        assert complaints.heard == []
+
+
+async def test_nodes_that_come_get_their_rows_and_draining_one_is_asked_in_a_dialog(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+        await page.goto(web.address + "/nodes")
+        await expect(page.locator("tbody tr")).to_have_count(2)
+        fake.world.nodes = ("node-a", "node-b", "node-c")
+        await fake.advance()
+        await expect(page.locator("tbody tr")).to_have_count(3)
+
+        await page.get_by_role("link", name="Drain node-c").click()
+        dialog = page.get_by_role("dialog", name="Drain node-c?")
+        await expect(dialog).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(dialog).to_be_hidden()
+        assert fake.actions == []
+
+        await page.get_by_role("link", name="Drain node-c").click()
+        await dialog.get_by_label("Reason").fill("too slow")
+        await dialog.get_by_role("button", name="Drain node").click()
+        await expect(page.locator(".flash")).to_contain_text("Node n2 finishes what it has")
+        assert fake.actions == [("drain", "n2", "admin")]
+        assert complaints.heard == []
+
+
+async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
+    web: RunningWeb, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url, viewport={"width": 1280, "height": 900}) as (page, _, _context):
+        await expect(page.locator(STEPS)).to_have_text("131")
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+        reached = await _tab_through(page, presses=40)
+        assert {"/", "/runs", "/nodes", "Pause", "chart-body"} <= reached
+
+        await page.locator(".chart-body").first.focus()
+        await page.keyboard.press("ArrowLeft")
+        await expect(page.locator(".cursor-line")).to_have_count(6)  # four charts, two rows of the ladder
+        shown = await page.locator(".reading").all_inner_texts()
+        assert len(set(shown)) == 1, "all charts read the same moment"
+        await page.keyboard.press("Escape")
+        await expect(page.locator(".cursor-line")).to_have_count(0)
+
+
+async def test_every_page_is_quiet_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
+    async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
+        await page.get_by_role("button", name="Dark theme").click()
+        for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/wait", "/nodes/n0/drain"):
+            await page.goto(web.address + path)
+            await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
+            assert await page.evaluate("document.documentElement.scrollWidth") == 360, path
+            assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
+            assert await page.evaluate("document.querySelectorAll('h1').length") == 1
+            assert await page.evaluate(UNLABELLED) == []
+        assert complaints.heard == []
+
+
+async def test_pausing_holds_the_page_and_resuming_catches_up(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, _, _context):
+        await expect(page.locator(STEPS)).to_have_text("131")
+        await page.get_by_role("button", name="Pause").click()
+        await expect(page.locator(AGE)).to_contain_text("paused")
+        await fake.advance(10)
+        await expect(page.locator(STEPS)).to_have_text("131")
+        await page.get_by_role("button", name="Resume").click()
+        await expect(page.locator(STEPS)).to_have_text("140")
+
+
+UNLABELLED = """[...document.querySelectorAll('button, input:not([type=hidden]), select, a')]
+    .filter((element) => element.offsetParent !== null)
+    .filter((element) => !element.innerText?.trim() && !element.labels?.length && !element.ariaLabel && !element.title)
+    .map((element) => element.outerHTML)"""
+
+
+async def _tab_through(page: Page, *, presses: int) -> set[str]:
+    """What got the focus: addresses of links, texts of buttons, classes of the rest."""
+    reached: set[str] = set()
+    for _ in range(presses):
+        await page.keyboard.press("Tab")
+        reached.add(
+            await page.evaluate(
+                "(({tagName, className, innerText, attributes}) => tagName === 'A' ? attributes.href.value"
+                " : tagName === 'BUTTON' ? innerText.trim() : className)(document.activeElement)"
+            )
+        )
+    return reached

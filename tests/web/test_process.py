@@ -1,0 +1,123 @@
+"""`python -m web` as its parent sees it."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from astraflow.runtime import logs
+from astraflow.runtime.service import FOLLOW_PARENT
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from web.__main__ import main
+
+
+@asynccontextmanager
+async def started(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m web` with these arguments; killed if the test leaves it behind."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "web",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"ASTRAFLOW_TOKEN": TOKEN} | (environment or {}),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ready(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode()
+    assert line.startswith("ready http://127.0.0.1:"), line
+    return line.removeprefix("ready ").strip()
+
+
+@pytest.mark.anyio
+async def test_it_survives_the_life_of_its_dataflow_and_stops_at_once_with_open_sockets(tmp_path: Path) -> None:
+    fake = FakeControlPlane(sequence=30)
+    async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
+        url = await ready(process)
+        address = url.partition("/login")[0]
+        async with httpx.AsyncClient(base_url=address) as client:
+            await client.get(url)
+            cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+            port = address.rpartition(":")[2]
+            async with connect(
+                f"ws://127.0.0.1:{port}/live?after=0",
+                origin=address,  # type: ignore[arg-type] # a str
+                additional_headers={"cookie": cookie},
+            ) as listening:
+                await listening.recv()
+                began = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+                code = await process.wait()
+                took_s = time.monotonic() - began
+
+            assert code == 0
+            assert took_s < 3
+
+            # Started again at the same place: the login is still good, the new link is another one.
+            async with started("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port) as second:
+                assert await ready(second) != url
+                assert (await client.get("/api/session")).status_code == 200
+                assert second.stdin is not None
+
+
+@pytest.mark.anyio
+async def test_it_follows_its_parent(tmp_path: Path) -> None:
+    async with started(
+        "--dataflow", "127.0.0.1:9", "--directory", str(tmp_path), environment={FOLLOW_PARENT: "1"}
+    ) as process:
+        await ready(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        async with asyncio.timeout(5):
+            assert await process.wait() == 0
+
+
+def test_bad_input_is_answered_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "configure", lambda: None)
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
+    (tmp_path / "file").touch()
+    given = ("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "d"))
+
+    def refused(*arguments: str) -> str:
+        assert main(arguments) != 0
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        return err
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in refused(*given, "--port", str(port))
+    below_a_file = refused("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "file"))
+    assert "give one that you may write to" in below_a_file
+    assert "refusing to listen on 0.0.0.0" in refused(*given, "--host", "0.0.0.0")  # noqa: S104 (it must refuse)
+    assert "'nowhere' has no port" in refused("--dataflow", "nowhere", "--directory", str(tmp_path / "d"))
+    assert "port: " in refused(*given, "--port", "99999")
+    assert "public address of the proxy" in refused(*given, "--behind-proxy", "http://plain.example")
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", "")
+    assert "ASTRAFLOW_TOKEN is empty" in refused(*given)

@@ -1,0 +1,120 @@
+"""What is kept of a run, and that keeping it never stands in the feed's way."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from tests.fakes.clock import ManualClock
+from tests.fakes.world import World
+from web import queries
+from web.db import Database, open_database
+from web.points import Series
+from web.recorder import Recorder
+from web.report_json import report_from_json, report_to_json
+
+pytestmark = pytest.mark.anyio
+
+
+def recorder_for(database: Database) -> Recorder:
+    return Recorder(database, dataflow="127.0.0.1:1", recipe="reverse", clock=ManualClock())
+
+
+def feed(recorder: Recorder, world: World, series: Series, seconds: range) -> None:
+    for second in seconds:
+        report = world.report(second)
+        point = series.add(report)
+        recorder.add(report, [point] if point else [])
+
+
+async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path) -> None:
+    database, world = open_database(tmp_path), World(policies=("solver", "verifier"))
+    recorder = recorder_for(database)
+    feed(recorder, world, Series(), range(1, 31))
+    await recorder.flush()
+    record = database.do_now(lambda session: queries.run(session, 1))
+    points = database.do_now(lambda session: queries.run_points(session, 1, "verifier", at_most=100))
+
+    assert record is not None
+    assert (record.name, record.last_sequence, record.recipe) == ("reverse-0001", 30, "reverse")
+    assert [point.sequence for point in points] == list(range(1, 31))
+    assert report_from_json(record.report_json).streams == world.report(30).streams
+
+
+async def test_a_restarted_process_goes_on_with_the_same_record_and_doubles_nothing(tmp_path: Path) -> None:
+    database, world = open_database(tmp_path), World()
+    first = recorder_for(database)
+    feed(first, world, Series(), range(1, 11))
+    await first.flush()
+    second = recorder_for(database)
+    feed(second, world, Series(), range(1, 21))
+    await second.flush()
+
+    assert second.run_id == first.run_id
+    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=100))
+    assert [point.sequence for point in points] == list(range(1, 21))
+
+
+async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    recorder = recorder_for(database)
+    feed(recorder, World(), Series(), range(1, 11))
+    await recorder.flush()
+    feed(recorder, World(run="second"), Series(), range(1, 4))
+    await recorder.flush()
+    again = recorder_for(database)
+    feed(again, World(), Series(), range(1, 4))
+    await again.flush()
+
+    found = database.do_now(queries.runs)
+    assert sorted((record.name, record.last_sequence) for record in found) == [
+        ("reverse-0001", 3),
+        ("reverse-0001", 10),
+        ("second", 3),
+    ]
+
+
+async def test_long_runs_are_thinned_evenly_with_the_newest_point(tmp_path: Path) -> None:
+    database = open_database(tmp_path)
+    recorder = recorder_for(database)
+    feed(recorder, World(), Series(), range(1, 301))
+    await recorder.flush()
+    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=50))
+
+    assert 45 <= len(points) <= 50
+    assert points[-1].sequence == 300
+    assert {right.sequence - left.sequence for left, right in itertools.pairwise(points)} == {6}
+    assert database.do_now(lambda session: queries.run_points(session, 9, "solver", at_most=50)) == []
+
+
+async def test_while_the_database_cannot_be_written_points_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = open_database(tmp_path)
+    recorder, series, world = recorder_for(database), Series(), World()
+    feed(recorder, world, series, range(1, 6))
+
+    async def fail(_work: object) -> int:
+        raise OperationalError("insert", {}, Exception("database or disk is full"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(database, "do", fail)
+        with pytest.raises(OperationalError):
+            await recorder.flush()
+    feed(recorder, world, series, range(6, 9))
+    await recorder.flush()
+
+    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=100))
+    assert [point.sequence for point in points] == list(range(1, 9))
+
+
+def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:
+    report = World().report(50)
+    stream = dataclasses.replace(report.streams[0], wait_fraction=float("nan"), reward_mean=float("inf"))
+    text = report_to_json(dataclasses.replace(report, streams=(stream,)))
+
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert report_from_json(text).streams[0].steps == stream.steps

@@ -1,0 +1,32 @@
+"""What is vendored is what the note says, and the pages load nothing from elsewhere."""
+
+import hashlib
+import re
+
+from web.rendering import STATIC, TEMPLATES
+
+
+def test_the_vendored_file_is_the_noted_one() -> None:
+    notes = (STATIC / "vendor" / "README.md").read_text()
+    noted = re.findall(r"`([\w.-]+\.js)`.*`([0-9a-f]{64})`", notes)
+
+    assert [name for name, _ in noted] == [path.name for path in (STATIC / "vendor").glob("*.js")]
+    for name, digest in noted:
+        assert hashlib.sha256((STATIC / "vendor" / name).read_bytes()).hexdigest() == digest
+        assert name in (TEMPLATES / "base.html").read_text()
+
+
+def test_pages_and_styles_load_nothing_from_elsewhere() -> None:
+    files = [*TEMPLATES.rglob("*.html"), *(STATIC / "css").rglob("*.css"), *(STATIC / "js").rglob("*.js")]
+    for path in files:
+        addresses = re.findall(r"https?://[^\s\"'`)]+", path.read_text())
+        assert [address for address in addresses if address != "http://www.w3.org/2000/svg"] == [], path
+
+
+def test_scripts_and_page_weight_stay_small() -> None:
+    own = sum(path.stat().st_size for path in (STATIC / "js").glob("*.js"))
+    styles = sum(path.stat().st_size for path in (STATIC / "css").rglob("*.css"))
+    htmx = sum(path.stat().st_size for path in (STATIC / "vendor").glob("*.js"))
+
+    assert own <= 40_000
+    assert own + styles + htmx <= 120_000
