@@ -155,6 +155,8 @@ class Report:
     nodes: tuple[NodeReport, ...]
     events: tuple[Event, ...]
     """The latest ones, newest last."""
+    troubles: tuple[str, ...] = ()
+    """What keeps the run from going on now, each a sentence that says what to do; empty when all is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

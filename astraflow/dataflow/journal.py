@@ -138,18 +138,20 @@ class Journal:
             self._database.executemany("insert or replace into states values (?, ?)", list(states.items()))
 
     def _fail(self, problem: sqlite3.Error) -> None:
-        if is_disk_full(problem):
-            self.failure = StorageFull(
-                f"the disk under {self._path} is full: free some space, the run goes on by itself"
-            )
-        else:
-            self.failure = CorruptData(f"{self._path} cannot be written: {problem}")
-        log.error("journal_failed", problem=str(problem), path=str(self._path))
+        if self.failure is None:
+            log.error("journal_failed", problem=str(problem), path=str(self._path))
+        self.failure = _explained(problem, self._path)
         self._announce()
 
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _explained(problem: sqlite3.Error, path: Path) -> AstraFlowError:
+    if is_disk_full(problem):
+        return StorageFull(f"the disk under {path} is full: free some space, the run goes on by itself")
+    return CorruptData(f"{path} cannot be written: {problem}")
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -27,11 +27,13 @@ async def retry(
 ) -> T:
     """Call until it succeeds, with doubling delays and jitter; other errors rise at once.
 
+    The first failure is logged, then one whenever the time waited has doubled, so that a long outage fills no disk.
     give_up_after_s: seconds after which the last error rises; None tries for ever (until cancelled).
     """
     clock = clock or SystemClock()
     began = clock.now()
     delay_s = first_delay_s
+    log_after_s = 0.0
     while True:
         try:
             return await call()
@@ -39,7 +41,9 @@ async def retry(
             waited_s = clock.now() - began
             if give_up_after_s is not None and waited_s + delay_s > give_up_after_s:
                 raise
-            log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
+            if waited_s >= log_after_s:
+                log_after_s = max(1.0, 2 * waited_s)
+                log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
         await clock.sleep(delay_s * random.uniform(0.7, 1.3))
         delay_s = min(delay_s * 2, max_delay_s)
 

@@ -83,6 +83,7 @@ def encode_report(report: Report) -> pb.Report:
         pools=[pb.PoolReport(id=pool.id, **_taken(pool, _POOL_FIELDS)) for pool in report.pools],
         nodes=[_encode_node(node) for node in report.nodes],
         events=[encode_event(event) for event in report.events],
+        troubles=report.troubles,
     )
 
 
@@ -99,6 +100,7 @@ def decode_report(message: pb.Report) -> Report:
         pools=tuple(PoolReport(id=PoolId(pool.id), **_taken(pool, _POOL_FIELDS)) for pool in message.pools),
         nodes=tuple(_decode_node(node) for node in message.nodes),
         events=tuple(decode_event(event) for event in message.events),
+        troubles=tuple(message.troubles),
     )
 
 

@@ -30,6 +30,7 @@ def build_report(run: Run, *, name: str, sequence: int, now: float, wall: float,
         pools=_pool_reports(nodes),
         nodes=nodes,
         events=run.events.latest(EVENTS_SHOWN),
+        troubles=(str(run.journal.failure),) if run.journal.failure is not None else (),
     )
 
 

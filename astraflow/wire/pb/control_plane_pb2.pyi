@@ -542,6 +542,7 @@ class Report(_message.Message):
     POOLS_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -558,6 +559,8 @@ class Report(_message.Message):
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeReport]: ...
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -571,10 +574,11 @@ class Report(_message.Message):
         pools: _abc.Iterable[Global___PoolReport] | None = ...,
         nodes: _abc.Iterable[Global___NodeReport] | None = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
+        troubles: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "events", b"events", "flows", b"flows", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "events", b"events", "flows", b"flows", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

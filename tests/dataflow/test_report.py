@@ -1,0 +1,54 @@
+"""What the report says of a run in trouble."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import StorageFull
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.dataflow import journal as journal_module
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.service import build_run
+from tests.dataflow.running import config, facts
+from tests.fakes.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_full_disk_is_in_the_report_and_stops_issuing_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
+    journal = Journal(tmp_path / "journal.sqlite")
+    run = build_run(config(), journal=journal, clock=ManualClock())
+    run.restore(grace_s=1)
+    nodes = NodeSide(run)
+    committing = asyncio.create_task(journal.run())
+
+    def troubles() -> tuple[str, ...]:
+        return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).troubles
+
+    node = nodes.join(facts()).id
+    await journal.durable()
+    assert troubles() == ()
+    (pages,) = journal.rows("pragma page_count")[0]
+    journal.rows(f"pragma max_page_count = {pages}")
+    journal.put("insert into reports values (1, ?)", b"x" * 100_000)
+    with pytest.raises(StorageFull):
+        await journal.durable()
+    assert "free some space" in troubles()[0]
+    issued = run.flows[next(iter(run.flows))].issued
+    with pytest.raises(StorageFull):
+        await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+    assert run.flows[next(iter(run.flows))].issued == issued
+    journal.rows("pragma max_page_count = 1000000")
+    while journal.failure is not None:  # noqa: ASYNC110 (it tells those who wait for it, not who watch)
+        await asyncio.sleep(0.01)
+    assert troubles() == ()
+    lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
+    assert len(lease.tasks) == 4
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
