@@ -1,6 +1,5 @@
 """The processes that a recipe's run is made of, as command lines."""
 
-import os
 import sys
 from dataclasses import dataclass
 
@@ -15,6 +14,9 @@ WEIGHTS, DATAFLOW, WEB, PREPARE = "weights", "dataflow", "web", "prepare"
 
 SERVICES_LAST = 1
 """Stop wave of what the others say goodbye to."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Several torch processes with several threads each on few cores wait for each other's threads most of the time."""
 
 
 def trainer_name(policy: str) -> str:
@@ -78,12 +80,10 @@ class Programs:
         return [self._node(f"node-{number}") for number in range(1, self._recipe.nodes.count + 1)]
 
     def preparation(self) -> Program | None:
-        """Makes the models that need making before they can be trained, with all cores; None when none does."""
+        """Makes the models that need making before they can be trained; None when none does."""
         if not unprepared(self._recipe):
             return None
-        return self._program(
-            PREPARE, ["prepare", str(self._directory.recipe_file)], threads=os.cpu_count() or 1, may_leave=True
-        )
+        return self._program(PREPARE, ["prepare", str(self._directory.recipe_file)], may_leave=True)
 
     def web(self) -> Program:
         """The page. It listens on loopback wherever the others do: it travels unencrypted."""
@@ -123,13 +123,12 @@ class Programs:
         may_leave: bool = False,
         is_essential: bool = True,
         stop_wave: int = 0,
-        threads: int = 1,
     ) -> Program:
         return Program(
             name=name,
             argv=(sys.executable, "-m", "astraflow.cli", *arguments),
             log=self._directory.log(name),
-            environment={TOKEN: self._directory.token, "OMP_NUM_THREADS": str(threads)},
+            environment={TOKEN: self._directory.token, **ONE_THREAD},
             announces=announces,
             may_leave=may_leave,
             is_essential=is_essential,
