@@ -119,6 +119,7 @@ class Session:
             supervisor.start(preparation)
             self._screen.say("Preparing the model: a short supervised start, made once and cached")
             await supervisor.left(PREPARE)
+            self._busy_with = "waiting for the first step"
         for trainer in self._programs.trainers():
             supervisor.start(trainer)
 
