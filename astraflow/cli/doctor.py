@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 from rich.table import Table
+from rich.text import Text
 
 from astraflow.cli.ports import free_ports
 from astraflow.contract.errors import AstraFlowError
@@ -41,9 +42,14 @@ def table(findings: list[Finding]) -> Table:
     """Findings for people."""
     result = Table("", "what", "found", box=None)
     for finding in findings:
-        mark = "[green]ok[/]" if finding.is_good else "[red]missing[/]" if finding.is_needed else "[yellow]absent[/]"
-        result.add_row(mark, finding.what, finding.message)
+        result.add_row(_mark(finding), finding.what, Text(finding.message))
     return result
+
+
+def _mark(finding: Finding) -> Text:
+    if finding.is_good:
+        return Text("ok", style="green")
+    return Text("missing", style="red") if finding.is_needed else Text("absent", style="yellow")
 
 
 def _python() -> Finding:
