@@ -26,6 +26,7 @@ from astraflow.models import build_tokenizer
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine
+from astraflow.runtime.logs import configure
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import VerifiedWeights, build_layout
@@ -189,6 +190,7 @@ def main() -> None:
     parser.add_argument("--lag", type=int, nargs=2, action="append", default=None, metavar=("LEAST", "MOST"))
     parser.add_argument("--learning-rate", type=float, default=Setup().learning_rate)
     chosen = parser.parse_args()
+    configure(level="WARNING")
     sys.stdout.write("lag    seed  steps  first  last   prepare    gen  train  publish  load [ms/step]  changed  gap\n")
     for least, most in chosen.lag or [(0, 0), (2, 4)]:
         for seed in range(chosen.seeds):

@@ -145,14 +145,15 @@ class LocalTorchEngine:
             staged = await asyncio.to_thread(stage, weights, parameters, serving=worker.version)
             is_first = worker.version is None
 
-            def serve() -> float:
+            def serve() -> tuple[float, list[torch.Tensor]]:
                 began = time.perf_counter()
-                worker.serve(weights.manifest.version, partial(swap, staged))
+                replaced = worker.serve(weights.manifest.version, partial(swap, staged))
                 if is_first:
                     check_supported(self._model)
-                return time.perf_counter() - began
+                return time.perf_counter() - began, replaced
 
-            return await asyncio.wrap_future(worker.call(serve))
+            pause_s, _ = await asyncio.wrap_future(worker.call(serve))
+            return pause_s
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop generating; scoring goes on."""

@@ -41,23 +41,42 @@ def stage(
             chosen = changes.get(spec.name, _NOTHING)
             if not len(chosen):
                 continue
-            bits, positions = bits[chosen], torch.from_numpy(chosen.copy()).to(parameter.device)
+            if len(chosen) <= spec.elements * _patched_share(parameter):
+                bits, positions = bits[chosen], torch.from_numpy(chosen.copy()).to(parameter.device)
         values = values_of(bits, spec.dtype, into=parameter.dtype).to(parameter.device)
         staged.append(StagedTensor(parameter=parameter, values=values, positions=positions))
     return staged
 
 
 @torch.inference_mode()
-def swap(staged: list[StagedTensor]) -> None:
-    """Make the staged values those of the model. Whole tensors change hands without being copied."""
+def swap(staged: list[StagedTensor]) -> list[Tensor]:
+    """Make the staged values those of the model: whole tensors change hands, patches are scattered.
+
+    Returns the tensors that were replaced: giving back gigabytes takes as long as a patch, so let go of them when
+    nothing waits.
+    """
+    replaced = []
     for tensor in staged:
+        parameter = tensor.parameter
         if tensor.positions is None:
-            tensor.parameter.data = tensor.values.view(tensor.parameter.shape)
+            replaced.append(parameter.data)
+            parameter.data = tensor.values.view(parameter.shape)
         else:
-            tensor.parameter.data.view(-1)[tensor.positions] = tensor.values
+            parameter.data.view(-1).scatter_(0, tensor.positions, tensor.values)
+    return replaced
 
 
 _NOTHING = np.empty(0, dtype=np.int64)
+
+
+def _patched_share(parameter: nn.Parameter) -> float:
+    """Up to which share of changed elements a tensor is patched rather than replaced.
+
+    In host memory a patch of 1 % of a gigabyte of bf16 weights stops generation for 45 ms, one of 5 % for 140 ms. A
+    replacement stops it for a fraction of a millisecond, but takes a second of copying beside it, and memory. On an
+    accelerator scattering is fast and memory is short.
+    """
+    return 1 / 32 if parameter.device.type == "cpu" else 1.0
 
 
 def _check_layout(manifest: Manifest, parameters: dict[str, nn.Parameter]) -> None:

@@ -90,11 +90,12 @@ class Worker:
         """Take from the queue again."""
         self._is_paused = False
 
-    def serve(self, version: Version, swap: Callable[[], None]) -> None:
+    def serve(self, version: Version, swap: Callable[[], T]) -> T:
         """Change the weights. No cached key or value survives it: what runs is computed anew with the new ones."""
         self._evict()
-        swap()
+        swapped = swap()
         self.version = version
+        return swapped
 
     def abort(self, is_meant: Callable[[Sequence], bool]) -> None:
         """End these requests now, if they are there."""

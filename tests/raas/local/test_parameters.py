@@ -1,0 +1,55 @@
+"""Staged weights change nothing until they are swapped in, and then everything."""
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.contract.ids import Version
+from astraflow.models.causal import named_weights
+from astraflow.raas.engines.local.parameters import stage, swap
+from astraflow.weights.tensors import VerifiedWeights
+from tests import make_torch
+
+
+def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
+    """A version and the delta to the next one, in which about that share of every matrix differs."""
+    model = make_torch.model()
+    first = make_torch.published(model, 0)
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in named_weights(model).values():
+            mask = torch.rand(weight.shape, generator=draws) < share
+            weight[mask] = weight[mask] * 2 + 1
+    return first, make_torch.published(model, 1, base=first)
+
+
+@pytest.mark.parametrize("share", [0.002, 0.5])
+def test_a_delta_is_exact_however_much_it_changes(share: float) -> None:
+    first, delta = changed_by(share)
+    model = make_torch.model()
+    before = {name: weight.clone() for name, weight in named_weights(model).items()}
+
+    staged = stage(delta, named_weights(model), serving=Version(0))
+    assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model).items())
+    swap(staged)
+
+    after = make_torch.published(model, 1)
+    np.testing.assert_array_equal(after.buffer, delta.buffer)
+    assert not np.array_equal(after.buffer, first.buffer)
+
+
+def test_few_changes_are_patched_in_place_and_many_replace_the_tensor() -> None:
+    model = make_torch.model()
+    for share, is_patch in ((0.002, True), (0.5, False)):
+        staged = stage(changed_by(share)[1], named_weights(model), serving=Version(0))
+        matrices = [tensor for tensor in staged if tensor.parameter.ndim > 1]
+        assert {tensor.positions is not None for tensor in matrices} == {is_patch}
+
+
+def test_tied_weights_stay_tied_when_they_are_replaced() -> None:
+    model = make_torch.model()
+
+    swap(stage(make_torch.published(make_torch.model(1), 1), named_weights(model), serving=None))
+
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert torch.equal(model.get_output_embeddings().weight, make_torch.model(1).get_input_embeddings().weight)

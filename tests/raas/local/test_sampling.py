@@ -1,0 +1,72 @@
+"""Tokens are drawn from the distribution whose logprobs are reported."""
+
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.raas.engines.local.sampling import draw, log_distribution, uniforms
+
+KEYS = np.arange(64, dtype=np.uint64) * np.uint64(2**57 + 12345)
+
+
+def drawn(
+    logits: list[float], *, temperature: float = 1.0, top_p: float | None = None, count: int = 4096
+) -> torch.Tensor:
+    """Shares of each token among many draws, and the reported probabilities: `[2, vocabulary]`."""
+    rows = torch.tensor(logits).expand(count, -1)
+    cut = None if top_p is None else torch.full((count,), top_p)
+    logprobs = log_distribution(rows, torch.full((count,), temperature), cut)
+    chances = uniforms(np.full(count, 7, dtype=np.uint64), np.arange(count, dtype=np.uint64))
+    tokens = draw(logprobs, torch.from_numpy(chances))
+    return torch.stack([torch.bincount(tokens, minlength=len(logits)) / count, logprobs[0].exp()])
+
+
+def test_random_numbers_fill_the_unit_interval_evenly() -> None:
+    numbers = uniforms(np.repeat(KEYS, 256), np.tile(np.arange(256, dtype=np.uint64), 64))
+
+    assert ((numbers >= 0) & (numbers < 1)).all()
+    counts, _ = np.histogram(numbers, bins=16, range=(0, 1))
+    assert np.abs(counts / len(numbers) - 1 / 16).max() < 0.008
+    assert len(np.unique(numbers)) == len(numbers)
+
+
+def test_neighbouring_keys_and_places_are_unrelated() -> None:
+    table = uniforms(np.repeat(KEYS, 64), np.tile(np.arange(64, dtype=np.uint64), 64)).reshape(64, 64)
+
+    for one, other in ((table[:-1], table[1:]), (table[:, :-1], table[:, 1:])):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.06
+
+
+def test_shares_are_the_reported_probabilities() -> None:
+    for temperature in (0.5, 1.0, 2.0):
+        shares, probabilities = drawn([0.0, 1.0, 2.0, -1.0], temperature=temperature)
+        torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
+
+
+def test_top_p_keeps_the_fewest_best_tokens_and_renormalises() -> None:
+    shares, probabilities = drawn([2.0, 1.0, 0.0, -1.0], top_p=0.7)
+
+    assert (probabilities > 0).tolist() == [True, True, False, False]
+    assert (shares[2:] == 0).all()
+    torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0))
+    torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
+
+
+def test_the_best_token_survives_any_top_p() -> None:
+    _, probabilities = drawn([2.0, 1.0, 0.0], top_p=1e-9)
+
+    assert probabilities.tolist() == [1.0, 0.0, 0.0]
+
+
+@given(
+    logits=st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=20),
+    top_p=st.floats(0.01, 1.0),
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_what_is_drawn_was_possible(logits: list[float], top_p: float, chance: float) -> None:
+    logprobs = log_distribution(torch.tensor([logits]), torch.ones(1), torch.tensor([top_p]))
+
+    token = draw(logprobs, torch.tensor([chance], dtype=torch.float64))
+
+    assert torch.isfinite(logprobs[0, token]).all()
