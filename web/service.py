@@ -76,6 +76,8 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
+            ws_max_size=1024,  # browsers have nothing to say
             ws="websockets-sansio",
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=DRAIN_S,

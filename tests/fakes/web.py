@@ -51,6 +51,14 @@ class RunningWeb:
             client.headers["origin"] = self.address
             yield client
 
+    async def until_fed(self) -> None:
+        """Wait until a report has arrived."""
+        async with self.client() as client:
+            deadline = time.monotonic() + 10
+            while (await client.get("/healthz")).json()["feed"] != "live":
+                assert time.monotonic() < deadline, "no report reached the web process"
+                await asyncio.sleep(0.02)
+
     async def until_live(self, client: httpx.AsyncClient, *, sequence: int = 1) -> None:
         """Wait until the pages show that report."""
         deadline = time.monotonic() + 10

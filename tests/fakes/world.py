@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.reports import (
@@ -231,6 +232,7 @@ class World:
         )
 
 
+@cache
 def _step_reward(policy: str, step: int) -> float:
     noise = random.Random(f"{policy} step {step}").gauss(0, 0.03)
     return min(1.0, max(0.0, learned(round(step / STEPS_PER_S) + 4) + noise))

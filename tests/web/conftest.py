@@ -16,5 +16,7 @@ def fake() -> FakeControlPlane:
 
 @pytest.fixture
 async def web(fake: FakeControlPlane, tmp_path: Path) -> AsyncIterator[RunningWeb]:
+    """Shows the fake's first report already."""
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as running:
+        await running.until_fed()
         yield running

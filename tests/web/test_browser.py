@@ -1,6 +1,7 @@
 """The pages in a real browser."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -68,24 +69,25 @@ async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_
 async def test_the_badge_turns_stale_when_dataflow_dies_and_live_again_by_itself(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
-    async with fake.serving() as dataflow:
-        port = int(dataflow.rpartition(":")[2])
-        web = running_web(tmp_path, dataflow)
-        running = await web.__aenter__()
-    async with logged_in_page(chromium, running.login_url) as (page, _, _context):
-        await expect(page.locator(STEPS)).to_have_text("131")
-        running.clock.push(7)
-        await expect(page.locator(AGE)).to_have_attribute("data-state", "stale")
-        await expect(page.locator(AGE)).to_contain_text("stale for")
-        await expect(page.locator("#banner")).to_contain_text("Dataflow does not answer")
-        await expect(page.locator("html[data-stale]")).to_be_attached()
+    async with AsyncExitStack() as dying:
+        dataflow = await dying.enter_async_context(fake.serving())
+        async with (
+            running_web(tmp_path, dataflow) as running,
+            logged_in_page(chromium, running.login_url) as (page, _, _context),
+        ):
+            await expect(page.locator(STEPS)).to_have_text("131")
+            await dying.aclose()
+            running.clock.push(7)
+            await expect(page.locator(AGE)).to_have_attribute("data-state", "stale")
+            await expect(page.locator(AGE)).to_contain_text("stale for")
+            await expect(page.locator("#banner")).to_contain_text("Dataflow does not answer")
+            await expect(page.locator("html[data-stale]")).to_be_attached()
 
-        async with fake.serving(port=port):
-            await fake.advance(5)
-            await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
-            await expect(page.locator("#banner")).to_be_hidden()
-            await expect(page.locator(STEPS)).to_have_text("135")
-    await web.__aexit__(None, None, None)
+            async with fake.serving(port=int(dataflow.rpartition(":")[2])):
+                await fake.advance(5)
+                await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
+                await expect(page.locator("#banner")).to_be_hidden()
+                await expect(page.locator(STEPS)).to_have_text("135")
 
 
 async def test_the_badge_turns_stale_when_the_web_process_dies_and_the_page_comes_back_with_it(

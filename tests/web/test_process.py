@@ -51,7 +51,9 @@ async def ready(process: asyncio.subprocess.Process) -> str:
 
 
 @pytest.mark.anyio
-async def test_it_survives_the_life_of_its_dataflow_and_stops_at_once_with_open_sockets(tmp_path: Path) -> None:
+async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and_follows_its_parent(
+    tmp_path: Path,
+) -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
         url = await ready(process)
@@ -75,22 +77,14 @@ async def test_it_survives_the_life_of_its_dataflow_and_stops_at_once_with_open_
             assert took_s < 3
 
             # Started again at the same place: the login is still good, the new link is another one.
-            async with started("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port) as second:
+            following = {FOLLOW_PARENT: "1"}
+            given = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
+            async with started(*given, environment=following) as second, asyncio.timeout(20):
                 assert await ready(second) != url
                 assert (await client.get("/api/session")).status_code == 200
                 assert second.stdin is not None
-
-
-@pytest.mark.anyio
-async def test_it_follows_its_parent(tmp_path: Path) -> None:
-    async with started(
-        "--dataflow", "127.0.0.1:9", "--directory", str(tmp_path), environment={FOLLOW_PARENT: "1"}
-    ) as process:
-        await ready(process)
-        assert process.stdin is not None
-        process.stdin.close()
-        async with asyncio.timeout(5):
-            assert await process.wait() == 0
+                second.stdin.close()
+                assert await second.wait() == 0, "it follows its parent"
 
 
 def test_bad_input_is_answered_with_a_sentence(

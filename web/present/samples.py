@@ -83,12 +83,11 @@ def _summary(rewards: Sequence[float]) -> str:
 
 
 def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float, worst: float) -> Sample:
-    tone = "" if best == worst else "good" if member.reward == best else "bad" if member.reward == worst else "warn"
     return Sample(
         task=member.task,
         completion=member.completion_text,
         reward=formats.reward(member.reward),
-        tone=tone,
+        tone=_tone(member.reward, best=best, worst=worst),
         node=names.get(member.node, member.node),
         versions=_versions(member),
         fate=_fate(member),
@@ -96,6 +95,15 @@ def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float,
         is_truncated=member.is_truncated,
         at=member.at,
     )
+
+
+def _tone(reward: float, *, best: float, worst: float) -> str:
+    """Right and wrong by themselves; other rewards against those of their group."""
+    if {reward, best, worst} <= {0.0, 1.0}:
+        return "good" if reward == 1.0 else "bad"
+    if best == worst:
+        return ""
+    return "good" if reward == best else "bad" if reward == worst else "warn"
 
 
 def _fate(member: SampledTrajectory) -> str:

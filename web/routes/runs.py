@@ -61,17 +61,17 @@ async def show_run(
 @router.get("/runs/{run_id}/ledger")
 async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
-    return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy))
+    return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
 
 
-async def _view(parts: Parts, run_id: int, policy: str) -> RunView:
+async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
     record = await parts.database.do(lambda session: queries.run(session, run_id))
     if record is None:
         raise HTTPException(404)
     live = parts.state.report if _is_live(parts, run_id) else None
     known = await parts.database.do(lambda session: queries.run_policies(session, run_id))
     chosen = policy if policy in known else next(iter(known), "")
-    points = await parts.database.do(lambda session: queries.run_points(session, run_id, chosen, at_most=SHOWN_POINTS))
+    points = await parts.database.do(lambda session: queries.run_points(session, run_id, chosen, at_most=at_most))
     return run_view(record, points, policy=chosen, live=live, dataflow=record.dataflow)
 
 
