@@ -59,6 +59,8 @@ class Session:
         self._pids: dict[str, int] = {}
         self._endings: dict[str, str] = {}
         """How each program that died did so last."""
+        self._troubles: tuple[str, ...] = ()
+        """What kept the run from going on when it last reported."""
         self._busy_with = "starting"
         self._reason = "stopped by hand"
 
@@ -76,7 +78,7 @@ class Session:
             has_failed = True
             self._reason = "; ".join(str(problem) for problem in leaves(problems))
         return self._tally.summary(
-            reason=self._reason,
+            reason="; ".join((self._reason, *self._troubles)),
             has_failed=has_failed,
             began_at=self._options.began_at,
             ended_at=ended_at or time.monotonic(),
@@ -153,6 +155,9 @@ class Session:
             supervisor.works(name)
         had_learned = self._tally.has_learned
         self._tally.observe(report)
+        for trouble in set(report.troubles) - set(self._troubles):
+            self._screen.say(trouble, style="yellow")
+        self._troubles = report.troubles
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
         else:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -88,7 +89,7 @@ class RunningRun:
 async def running(recipe: str, directory: Path, *options: str) -> AsyncIterator[RunningRun]:
     """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within five seconds."""
     arguments = command("run", recipe, "--headless", "--limit-s", "300", "--run-dir", str(directory), *options)
-    with (directory.parent / f"{directory.name}.out").open("w") as out:
+    with tempfile.TemporaryFile("w") as out:
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, text=True)
         run = RunningRun(process=process, directory=directory)
         try:

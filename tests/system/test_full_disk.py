@@ -1,0 +1,39 @@
+"""A disk that fills up under a run: it says so, waits, and goes on when there is room."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.processes import assert_balanced, running
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk that this test fills"),
+]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Three megabytes, full after a few steps."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+async def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(small_disk: Path) -> None:
+    options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
+    async with running("smoke", small_disk / "run", *options) as run:
+        report = await run.until(lambda report: bool(report.troubles))
+        assert "free some space" in report.troubles[0]
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        await run.until(lambda report: not report.troubles)
+        report = await run.steps_more(5)
+        assert_balanced(report)
+        steps = [step["batch"] for step in run.logged_steps("trainer-solver")]
+        assert len(steps) == len(set(steps))
