@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from astraflow.algorithms import advantages
+from astraflow.algorithms.base import advantages
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.contract.errors import InvalidInput, UnknownPolicy

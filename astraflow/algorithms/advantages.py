@@ -3,7 +3,7 @@
 from pydantic import Field
 from torch import Tensor
 
-from astraflow.algorithms import advantages
+from astraflow.algorithms.base import advantages
 from astraflow.algorithms.masks import group_counts, group_means, group_spreads, masked_mean, masked_spread
 from astraflow.runtime.config import Config
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from astraflow.runtime.plugins import Registry
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,3 +22,14 @@ class Advantage(Protocol):
         is_counted: bool `[trajectories]`; the others are no part of any mean or spread and get 0. Members that are
         missing altogether are just not there: groups may differ in size.
         """
+
+
+advantages: Registry[Advantage] = Registry(
+    "advantage",
+    built_in={
+        "batch_whitened": "astraflow.algorithms.advantages",
+        "group_centred": "astraflow.algorithms.advantages",
+        "group_relative": "astraflow.algorithms.advantages",
+        "leave_one_out": "astraflow.algorithms.advantages",
+    },
+)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from astraflow.algorithms import advantages
+from astraflow.algorithms.base import advantages
 from astraflow.contract.errors import InvalidInput
 
 Members = list[tuple[float, int, bool]]

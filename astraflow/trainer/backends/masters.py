@@ -25,9 +25,9 @@ class AdamWSettings:
 class Masters:
     """float32 weights that the optimizer moves. The model computes with their values rounded to the published type.
 
-    Steps of reinforcement learning are often smaller than half a bf16 step: added to rounded weights they would be lost,
-    here they add up until the rounded value changes. The gradient is taken at the rounded weights and applied to the
-    masters (straight-through), so trainer and engines compute with the very same values.
+    Steps of reinforcement learning are often smaller than half a bf16 step. Added to rounded weights they would be
+    lost; here they add up until the rounded value changes. The gradient is taken at the rounded weights and applied to
+    the masters (straight-through), so trainer and engines compute with the very same values.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class StepMetrics:
         return math.isfinite(self._loss)
 
     def result(self, *, advantages: Tensor, duration_s: float) -> dict[str, float]:
-        """Natural units, finite ones only; `logprob_gap` when rows were written wholly with the trainer's own version."""
+        """Natural units, finite ones only; `logprob_gap` if rows were written wholly with the trainer's own version."""
         trajectories = self._trajectories
         all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
         ages = [self._version - t.oldest_version for t in trajectories if t.oldest_version is not None]

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from astraflow.algorithms import advantages
+from astraflow.algorithms.base import advantages
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import BatchFacts, LossTokens

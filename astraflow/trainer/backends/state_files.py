@@ -30,7 +30,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `write_tensors` wrote, on the host. Raises: CorruptData unless names, types and shapes are those of `like`."""
+    """What `write_tensors` wrote, on the host.
+
+    Raises: CorruptData, naming the file, unless names, types and shapes are those of `like`.
+    """
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as problem:

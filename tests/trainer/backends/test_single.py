@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow.algorithms import advantages
+from astraflow.algorithms.base import advantages
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
