@@ -2,16 +2,20 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
 
 from astraflow.contract.errors import Conflict, InternalError, InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.weights import Dtype
+from astraflow.models import models
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
@@ -85,6 +89,29 @@ async def test_scores_are_those_of_a_plain_forward(engine: Engine) -> None:
 
     for text, found in zip(texts, scores, strict=True):
         np.testing.assert_allclose(found, make_torch.logprobs(make_torch.model(0), text, 2), atol=1e-5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("config", [LlamaConfig, Qwen2Config])
+async def test_other_architectures_and_attentions_agree_too(
+    config: Callable[..., PretrainedConfig], attention: str, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = AutoModelForCausalLM.from_config(config(vocab_size=128, num_key_value_heads=2, eos_token_id=3, **sizes))
+    model.save_pretrained(tmp_path)
+    engine = engines.build(
+        {"kind": "local_torch"}, {"kind": "huggingface", "path": str(tmp_path), "attention": attention}
+    )
+    texts = prompts(10)
+    await engine.load(make_torch.published(model, dtype=Dtype.FLOAT32))
+
+    generations = await generated(engine, texts, Sampling(max_new_tokens=8))
+
+    await engine.close()
+    for text, generation in zip(texts, generations, strict=True):
+        expected = make_torch.logprobs(model.eval(), np.concatenate([text, generation.tokens]), len(text))
+        np.testing.assert_allclose(generation.logprobs, expected, atol=1e-5)
 
 
 @pytest.mark.anyio
@@ -174,11 +201,13 @@ async def test_tokens_after_a_swap_have_the_logprobs_of_the_new_version_over_the
     await engine.load(weights_of(1))
     generation = await within(running)
 
-    old = generation.spans[0].length
     whole = np.concatenate([PROMPT, generation.tokens])
-    for seed, part in ((0, slice(0, old)), (1, slice(old, None))):
-        expected = make_torch.logprobs(make_torch.model(seed), whole, len(PROMPT))
+    begin = 0
+    for span in generation.spans:
+        part = slice(begin, begin + span.length)
+        expected = make_torch.logprobs(make_torch.model(seed=span.version), whole, len(PROMPT))
         np.testing.assert_allclose(generation.logprobs[part], expected[part], atol=1e-5)
+        begin += span.length
 
 
 @pytest.mark.anyio
@@ -193,8 +222,6 @@ async def test_a_score_that_meets_a_swap_is_of_one_version(engine: Engine) -> No
 
 @pytest.mark.anyio
 async def test_weights_of_another_model_are_refused_and_the_old_ones_go_on(engine: Engine) -> None:
-    from astraflow.models import models
-
     other = models.build({**make_torch.TINY, "layers": 1}).architecture()
 
     with pytest.raises(InvalidInput, match=r"of another model: model\.layers\.1"):

@@ -163,7 +163,7 @@ async def serving(build: Build, weights: VerifiedWeights) -> AsyncIterator[Engin
 async def begun(engine: Engine, request_id: str, prompt: Int32Array, sampling: Sampling) -> "asyncio.Task[Generation]":
     """A request that the engine has had a moment to write some of: what follows interrupts it."""
     task = asyncio.create_task(engine.generate(request_id, prompt, sampling))
-    await asyncio.sleep(0.05)  # real engines write in their own time: there is no clock to advance
+    await asyncio.sleep(0.1)  # real engines write in their own time: there is no clock to advance
     return task
 
 
