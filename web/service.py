@@ -141,7 +141,10 @@ async def _beat(parts: Parts, clock: Clock) -> None:
 
 
 def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
-    return lambda report: {"events": pages.fragment("overview/_events.html", events=latest_events(report))}
+    return lambda report: {
+        "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+        "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+    }
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class World:
     nodes: tuple[str, ...] = ("node-a", "node-b")
     simulated: tuple[str, ...] = ()
     node_errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    troubles: tuple[str, ...] = ()
     prompt: str = "reverse the letters: bdfa="
     draining: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
@@ -59,6 +60,7 @@ class World:
             pools=(_pool(nodes),),
             nodes=nodes,
             events=() if is_history else self._events(sequence),
+            troubles=self.troubles,
         )
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:

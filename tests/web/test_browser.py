@@ -135,6 +135,24 @@ async def test_hostile_strings_stay_text_when_they_come_over_the_live_feed(
         assert complaints.heard == []
 
 
+async def test_what_keeps_the_run_from_going_on_stands_above_every_page_while_it_lasts(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+        trouble = page.locator('[data-region="troubles"] .banner')
+        await expect(page.locator(STEPS)).to_have_text("131")
+        await expect(trouble).to_have_count(0)
+        fake.world.troubles = (f"the disk is full: free some space {HOSTILE}",)
+        await fake.advance()
+        await expect(trouble).to_contain_text(f"The disk is full: free some space {HOSTILE}")
+        await page.goto(f"{web.address}/nodes")
+        await expect(trouble).to_be_visible()
+        fake.world.troubles = ()
+        await fake.advance()
+        await expect(trouble).to_have_count(0)
+        assert complaints.heard == []
+
+
 async def test_nodes_that_come_get_their_rows_and_draining_one_is_asked_in_a_dialog(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:

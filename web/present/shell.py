@@ -32,6 +32,7 @@ class Shell:
     recipe: str
     dataflow: str
     simulated: tuple[str, ...]
+    troubles: tuple[str, ...]
     sequence: int
     age_s: float | None
     age_text: str
@@ -73,6 +74,7 @@ def shell(state: RunState, settings: Settings, *, path: str = "", choice: Chosen
         recipe=settings.recipe,
         dataflow=settings.dataflow,
         simulated=report.simulated if report else (),
+        troubles=report.troubles if report else (),
         sequence=report.sequence if report else 0,
         age_s=age_s,
         age_text="no data yet" if age_s is None else f"{formats.duration(max(0.1, age_s))} old",
