@@ -297,6 +297,7 @@ async def test_broken_weights_are_an_error_and_not_a_token() -> None:
     with pytest.raises(InvalidInput, match="differ by nan"):
         await engine.load(make_torch.published(broken, 0))
 
+    assert engine.version is None
     await engine.close()
 
 

@@ -145,11 +145,15 @@ class LocalTorchEngine:
             staged = await asyncio.to_thread(stage, weights, parameters, serving=worker.version)
             is_first = worker.version is None
 
-            def serve() -> tuple[float, list[torch.Tensor]]:
-                began = time.perf_counter()
-                replaced = worker.serve(weights.manifest.version, partial(swap, staged))
+            def exchange() -> list[torch.Tensor]:
+                replaced = swap(staged)
                 if is_first:
                     check_supported(self._model)
+                return replaced
+
+            def serve() -> tuple[float, list[torch.Tensor]]:
+                began = time.perf_counter()
+                replaced = worker.serve(weights.manifest.version, exchange)
                 return time.perf_counter() - began, replaced
 
             pause_s, _ = await asyncio.wrap_future(worker.call(serve))
