@@ -1,12 +1,24 @@
 """What every test shares: the event loop, and a home that is not the user's."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
+
+from astraflow.runtime import logs
 
 settings.register_profile("astraflow", deadline=None)  # a busy machine is no defect
 settings.load_profile("astraflow")
+
+
+@pytest.fixture(autouse=True)
+def plain_logs() -> Iterator[None]:
+    """Logs as services write them; whatever a test sets up or binds is gone after it."""
+    logs.configure(as_json=True)
+    yield
+    structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture

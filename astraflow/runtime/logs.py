@@ -24,11 +24,12 @@ def configure(*, level: str = "INFO", as_json: bool | None = None) -> None:
     if as_json:
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        shared += [structlog.dev.ConsoleRenderer()]
+        # A plain traceback: the fancy one prints local variables, which may be secrets, or take minutes to print.
+        shared += [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Patient(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _PatientStderr())),
         cache_logger_on_first_use=False,
     )
 
@@ -43,21 +44,18 @@ def get_logger() -> Any:
     return structlog.get_logger()
 
 
-class _Patient:
-    """A stream whose failures cost lines, not the process: a log file on a full disk must not stop a service."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+class _PatientStderr:
+    """Standard error, whose failures cost lines and not the process: a log on a full disk must not stop a service."""
 
     def write(self, text: str) -> None:
         """Write, if that is possible."""
         with contextlib.suppress(OSError):
-            self._stream.write(text)
+            sys.stderr.write(text)
 
     def flush(self) -> None:
         """Flush, if that is possible."""
         with contextlib.suppress(OSError):
-            self._stream.flush()
+            sys.stderr.flush()
 
 
 def _redact(_logger: Any, _method: str, event: Any) -> Any:

@@ -2,11 +2,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner
 
 from astraflow.cli import main as module
@@ -17,7 +16,7 @@ Cli = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Runs the command line in this process; returns the exit code and what it said on standard error."""
 
     def run(*arguments: str) -> tuple[int, str]:
@@ -26,9 +25,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             main()
         return int(ended.value.code or 0), capsys.readouterr().err
 
-    yield run
-    structlog.reset_defaults()  # commands set up the logs of their process, which is pytest's here
-    structlog.contextvars.clear_contextvars()
+    return run
 
 
 def test_help_is_there_at_once_and_imports_nothing_heavy() -> None:
