@@ -32,4 +32,5 @@ advantages: Registry[Advantage] = Registry(
         "group_relative": "astraflow.algorithms.advantages",
         "leave_one_out": "astraflow.algorithms.advantages",
     },
+    heavy=("batch_whitened", "group_centred", "group_relative", "leave_one_out"),
 )
