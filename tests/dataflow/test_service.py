@@ -11,6 +11,7 @@ from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.tasks import NodeStatus, Task
 from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.dataflow import service as service_module
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
 
@@ -147,7 +148,8 @@ async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) ->
         assert_balanced(await service.control.report())
 
 
-async def test_unclaimed_tasks_go_out_again_after_a_restart(tmp_path: Path) -> None:
+async def test_unclaimed_tasks_go_out_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "GRACE_S", 0.5)
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         lost = await service.nodes.lease(node, 8, wait_s=1)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -86,10 +85,13 @@ class RunningRun:
 
 
 @asynccontextmanager
-async def running(recipe: str, directory: Path, *options: str) -> AsyncIterator[RunningRun]:
-    """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within five seconds."""
+async def running(recipe: str, directory: Path, *options: str, said: Path | None = None) -> AsyncIterator[RunningRun]:
+    """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within five seconds.
+
+    said: where its own output goes; by default beside the run's folder, with `.out` added to its name.
+    """
     arguments = command("run", recipe, "--headless", "--limit-s", "300", "--run-dir", str(directory), *options)
-    with tempfile.TemporaryFile("w") as out:
+    with (said or directory.with_name(f"{directory.name}.out")).open("w") as out:
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, text=True)
         run = RunningRun(process=process, directory=directory)
         try:
