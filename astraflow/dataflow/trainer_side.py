@@ -59,6 +59,9 @@ class TrainerSide:
     def _advance(self, stream: Stream, version: Version) -> None:
         """The trainer is at this version: drop what became too stale, and wake whoever the gate held back."""
         stream.attach(version)
+        for flow in self._run.flows.values():
+            if stream.policy in flow.policies:
+                flow.advance(min(self._run.streams[policy].version for policy in flow.policies))
         stale = stream.evict_stale()
         self._run.records.released(stream.policy, stale)
         for group in stale:

@@ -47,7 +47,7 @@ def test_uniform_goes_on_after_a_restart_as_if_it_had_not_stopped() -> None:
 @pytest.mark.parametrize(("rewards", "is_kept"), [((0.0, 1.0), True), ((1.0, 1.0), False), ((0.0, 0.0), False)])
 def test_informative_keeps_groups_whose_rewards_differ(rewards: tuple[float, ...], is_kept: bool) -> None:
     informative = filters.build({"kind": "informative"})
-    assert informative.keep(routed(rewards=rewards)) is is_kept
+    assert informative.keep(routed(rewards=rewards), Version(0)) is is_kept
     assert sum(informative.metrics().values()) == (0 if is_kept else 1)
 
 

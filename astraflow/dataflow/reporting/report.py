@@ -54,6 +54,7 @@ def _flow_report(flow: Flow) -> FlowReport:
         leases_expired=counts.leases_expired,
         tasks_returned=counts.tasks_returned,
         is_paused=flow.is_paused,
+        plugins=flow.metrics(),
     )
 
 
