@@ -24,6 +24,9 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again."""
 
+_SCHEMA_VERSION = 2
+"""Grows when the tables change; a run is taken up by the releases that share it."""
+
 _SCHEMA = """
 create table if not exists states (name text primary key, body text not null) without rowid;
 create table if not exists rows (
@@ -35,7 +38,8 @@ create table if not exists episodes (
 );
 create index if not exists episodes_by_group on episodes (group_id);
 create table if not exists routed (
-    policy text not null, group_id text not null, batch text, primary key (policy, group_id)
+    policy text not null, group_id text not null, batch text, is_trained integer not null,
+    primary key (policy, group_id)
 ) without rowid;
 create table if not exists batches (policy text primary key, id text not null, version integer not null) without rowid;
 create table if not exists reports (sequence integer primary key, body blob not null);
@@ -185,9 +189,18 @@ def _open(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, check_same_thread=False)
         database.execute("pragma journal_mode = wal")
         database.execute("pragma synchronous = full")
+        _check_version(database, path)
         database.executescript(_SCHEMA)
+        database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
     except (OSError, sqlite3.Error) as problem:
         if is_disk_full(problem):
             raise StorageFull(f"no room for {path}: free some space or choose another run directory") from problem
         raise InvalidInput(f"{path} cannot be used as a journal ({problem}): choose another run directory") from problem
     return database
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("pragma user_version").fetchone()
+    (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
+    if tables and version != _SCHEMA_VERSION:
+        raise InvalidInput(f"{path} was written by another release (schema {version}, this one has {_SCHEMA_VERSION})")

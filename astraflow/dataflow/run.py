@@ -93,7 +93,11 @@ class Run:
             groups = [group for group in recovered.open_groups if group.flow == flow.id]
             flow.restore(groups, now=now, grace_s=grace_s)
         for policy, stream in self.streams.items():
-            stream.restore(recovered.buffered.get(policy, []), recovered.batches.get(policy))
+            stream.restore(
+                recovered.buffered.get(policy, []),
+                recovered.batches.get(policy),
+                recovered.replayable.get(policy, []),
+            )
 
     def _restore_rows(self) -> None:
         """Rows of a selector that the run has no more are forgotten: it would begin anew with its other state."""

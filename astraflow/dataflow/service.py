@@ -177,5 +177,5 @@ def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
         policy,
         batch_groups=stream.batch_groups,
         max_staleness=stream.max_staleness,
-        sampler=samplers.build(stream.sampler),
+        sampler=(stream.sampler["kind"], samplers.build(stream.sampler)),
     )

@@ -53,11 +53,11 @@ def test_informative_keeps_groups_whose_rewards_differ(rewards: tuple[float, ...
 
 @pytest.mark.parametrize(("order", "expected"), [("deadline", [1, 3, 0]), ("fifo", [0, 1, 2]), ("freshest", [2, 0, 1])])
 def test_fresh_takes_groups_in_its_order(order: str, expected: list[int]) -> None:
-    buffer = Buffer()
+    buffer = Buffer(2)
     for ordinal, version in enumerate([4, 3, 5, 3]):
         buffer.put(routed(ordinal, version=version))
     sampler = samplers.build({"kind": "fresh", "order": order})
-    chosen = sampler.sample(buffer.candidates(), 3, Version(5))
+    chosen = sampler.sample(buffer.candidates(), [], 3, Version(5))
     assert [int(group.id.partition(":")[2]) for group in buffer.take(chosen)] == expected
     assert len(buffer) == 1
 
