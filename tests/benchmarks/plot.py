@@ -1,5 +1,6 @@
 """Lines in an SVG file: enough of a plot for a benchmark, without a plotting package."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,7 +19,7 @@ class Curve:
 
 
 def line_plot(curves: Sequence[Curve], *, x_label: str, y_label: str) -> str:
-    """The curves over axes with five ticks each, named at their ends from top to bottom."""
+    """The curves over axes with round ticks; their names stand beside the plot."""
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
     frame = _Frame(x=(0.0, max(xs)), y=(min(ys), max(ys)))
@@ -55,18 +56,25 @@ class _Frame:
 
 def _axes(frame: _Frame, x_label: str, y_label: str) -> list[str]:
     parts = []
-    for tick in range(5):
-        x = frame.x[0] + tick / 4 * (frame.x[1] - frame.x[0])
-        y = frame.y[0] + tick / 4 * (frame.y[1] - frame.y[0])
+    for y in _ticks(*frame.y):
         across = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{frame.top(y):.1f}" y2="{frame.top(y):.1f}"'
         parts += [
             f'<line {across} stroke="#dddddd"/>',
             f'<text x="{LEFT - 8}" y="{frame.top(y) + 4:.1f}" text-anchor="end">{y:.3g}</text>',
-            f'<text x="{frame.left(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.0f}</text>',
         ]
+    for x in _ticks(*frame.x):
+        parts.append(f'<text x="{frame.left(x):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{x:,.7g}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     return [
         *parts,
         f'<text x="{middle}" y="{HEIGHT - 10}" text-anchor="middle">{escape(x_label)}</text>',
         f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">{escape(y_label)}</text>',
     ]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the two, about five."""
+    span = (high - low) or 1
+    power = 10 ** math.floor(math.log10(span / 5))
+    step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 6)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]

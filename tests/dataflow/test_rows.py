@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
+from astraflow.dataflow import journal as journal_module
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_side import NodeSide
@@ -82,5 +84,27 @@ async def test_a_commit_writes_the_rows_that_changed_and_deletes_those_that_are_
         journal.touch()
         await journal.durable()
     assert journal.saved_rows("owner") == {1: 10, 3: 30}
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+
+
+async def test_rows_of_a_commit_that_failed_are_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
+    journal = Journal(tmp_path / "journal.sqlite")
+    changes: list[dict[int, str | None]] = [{1: "x" * 100_000, 2: "old"}, {2: "new"}]
+    journal.keep_rows("owner", lambda: dict(changes.pop(0)) if changes else {})
+    (pages,) = journal.rows("pragma page_count")[0]
+    journal.rows(f"pragma max_page_count = {pages}")
+    committing = asyncio.create_task(journal.run())
+    journal.touch()
+    with pytest.raises(StorageFull):
+        await journal.durable()
+    journal.rows("pragma max_page_count = 1000000")
+    while journal.failure is not None:  # noqa: ASYNC110 (it tells those who wait for it, not who watch)
+        await asyncio.sleep(0.01)
+    await journal.durable()
+    assert journal.saved_rows("owner") == {1: "x" * 100_000, 2: "new"}
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)

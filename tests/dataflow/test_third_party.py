@@ -126,7 +126,7 @@ def test_an_installed_packages_algorithms_are_listed_and_their_options_checked()
     assert "sample_picky" in filters.kinds()
     assert "sample_latest" in samplers.kinds()
     with pytest.raises(InvalidInput, match="did you mean 'level'"):
-        filters.build({"kind": "sample_picky", "leve": 1})
+        filters.build({"kind": "sample_picky", "levels": 1})
 
 
 def test_without_the_package_its_kinds_are_unknown() -> None:
