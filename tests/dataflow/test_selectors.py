@@ -94,12 +94,12 @@ def chosen_in(selector: Selector, epochs: int, *, size: int, rewards: Mapping[in
 
 
 def test_greso_issues_what_teaches_each_time_and_what_does_not_at_its_floor() -> None:
-    size, epochs = 300, 200
+    size, epochs = 300, 80
     rewards = dict.fromkeys(range(100), EASY) | dict.fromkeys(range(100, 200), HARD)
     greso = build("greso", size, floor_easy=0.05, floor_hard=0.3)
     counts = chosen_in(greso, epochs, size=size, rewards=rewards)
     shares = [sum(counts[index] for index in range(first, first + 100)) / (100 * epochs) for first in (0, 100, 200)]
-    assert shares[0] == pytest.approx(0.07, abs=0.02)  # the first ones come before the streak is long
+    assert shares[0] == pytest.approx(0.08, abs=0.02)  # the first ones come before the streak is long
     assert shares[1] == pytest.approx(0.30, abs=0.02)
     assert shares[2] == pytest.approx(1.0, abs=0.01)
 
