@@ -76,13 +76,16 @@ class FlowReport:
     tasks_returned: int
     """Handed back by a node that left or was replaced."""
     is_paused: bool = False
+    plugins: Mapping[str, float] = field(default_factory=dict)
+    """What its selector and filters say of themselves, as `kind.metric`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
     """What one policy's trainer consumes. Cumulative since the run began, over restarts.
 
-    The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times.
+    The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times: it is about fresh groups,
+    each trained once. What is trained again is counted as `replayed`: batches hold `trained + replayed` groups in all.
     """
 
     policy: PolicyId
@@ -92,7 +95,7 @@ class StreamReport:
     admitted: int
     buffered: int
     in_batch: int
-    """Groups in a batch that is not acknowledged yet."""
+    """Fresh groups in a batch that is not acknowledged yet."""
     trained: int
     dropped: Mapping[str, int]
     """By reason: `stale`."""
@@ -125,6 +128,12 @@ class StreamReport:
     rewards: tuple[float, ...] = ()
     """For each of the latest 32 steps, the mean reward of the rollouts that came in between it and the step before it,
     before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
+    replayed: int = 0
+    """Times that a trained group was trained again; 0 unless the sampler replays."""
+    replayable: int = 0
+    """Trained groups that are kept to be trained again while they are fresh enough."""
+    plugins: Mapping[str, float] = field(default_factory=dict)
+    """What its sampler says of itself, as `kind.metric`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

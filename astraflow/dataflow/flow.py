@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.tasks import FlowSpec, Json, Task
 from astraflow.contract.trajectories import Episode, Group
 from astraflow.dataflow.admitting.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.issuing.groups import OpenGroup, ordinal_of, parse_task_id
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
+from astraflow.dataflow.rows import RowKeeper
 
 ACCEPTED = "accepted"
 """The result counts."""
@@ -89,11 +90,27 @@ class Flow:
         self.leases.add(group.open_tasks())
         return group
 
-    def take(self, episode: Episode) -> Taken:
-        """A node hands in an episode: the first result of a task counts, whoever holds the lease by now."""
-        taken = self._take(episode)
+    def take(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> Taken:
+        """A node hands in an episode: the first result of a task counts, whoever holds the lease by now.
+
+        versions: of the trainers now.
+        """
+        taken = self._take(episode, versions)
         self.counts.episodes[taken.fate] += 1
         return taken
+
+    def advance(self, version: Version) -> None:
+        """Every policy of the flow has reached this version."""
+        self._issuer.advance(version)
+
+    @property
+    def rows(self) -> tuple[str, RowKeeper] | None:
+        """Under which name, and by whom, rows are kept beside the flow's state, if any."""
+        return self._issuer.rows
+
+    def metrics(self) -> dict[str, float]:
+        """What selector and filters say of themselves, as `kind.metric`."""
+        return {**self._issuer.metrics(), **self._admitter.metrics()}
 
     def expire(self, *, now: float) -> list[tuple[Task, NodeId | None]]:
         """Return tasks of silent nodes to the queue; tells which, and who held them."""
@@ -125,6 +142,7 @@ class Flow:
         counts = self.counts
         return {
             "issuer": self._issuer.state_dict(),
+            "filters": self._admitter.state_dict(),
             "is_paused": self.is_paused,
             "admitted": counts.admitted,
             "dropped": dict(counts.dropped),
@@ -136,6 +154,7 @@ class Flow:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self._issuer.load_state_dict(state["issuer"])
+        self._admitter.load_state_dict(state["filters"])
         self.is_paused = state["is_paused"]
         self.counts = FlowCounts(
             admitted=state["admitted"],
@@ -145,7 +164,7 @@ class Flow:
             tasks_returned=state["tasks_returned"],
         )
 
-    def _take(self, episode: Episode) -> Taken:
+    def _take(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> Taken:
         place = self._place(episode.task)
         if place is None:
             return Taken(fate=UNKNOWN)
@@ -165,7 +184,7 @@ class Flow:
         del self.open[group.id]
         self._issuer.observe(group)
         finished = group.finished()
-        admission = self._admitter.admit(finished)
+        admission = self._admitter.admit(finished, versions)
         return Taken(fate=fate, group=group.id, counted=episode, finished=finished, admission=admission)
 
     def _place(self, task: TaskId) -> tuple[GroupId, int] | None:

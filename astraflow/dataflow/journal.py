@@ -4,6 +4,7 @@ The service's memory is the authority while it runs; the journal is what it is r
 the order they were made, so after a crash the file holds a prefix of the run's history, and whoever waited for
 `durable()` before answering answered about something inside that prefix. Small states (cursors, counters) are not
 written change by change: they are dumped when a commit is collected, which makes them exact for that prefix.
+A state that grows with the data is kept in rows instead, and a commit takes the changed ones (`rows.py`).
 """
 
 import asyncio
@@ -23,15 +24,22 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again."""
 
+_SCHEMA_VERSION = 2
+"""Grows when the tables change; a run is taken up by the releases that share it."""
+
 _SCHEMA = """
 create table if not exists states (name text primary key, body text not null) without rowid;
+create table if not exists rows (
+    owner text not null, key integer not null, body text not null, primary key (owner, key)
+) without rowid;
 create table if not exists groups (id text primary key, flow text not null, body text not null) without rowid;
 create table if not exists episodes (
     task text primary key, group_id text not null, node text not null, body blob not null
 );
 create index if not exists episodes_by_group on episodes (group_id);
 create table if not exists routed (
-    policy text not null, group_id text not null, batch text, primary key (policy, group_id)
+    policy text not null, group_id text not null, batch text, is_trained integer not null,
+    primary key (policy, group_id)
 ) without rowid;
 create table if not exists batches (policy text primary key, id text not null, version integer not null) without rowid;
 create table if not exists reports (sequence integer primary key, body blob not null);
@@ -50,6 +58,7 @@ class Journal:
         self._database = _open(path)
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._states: dict[str, Callable[[], Mapping[str, Json]]] = {}
+        self._rows: dict[str, Callable[[], Mapping[int, Json]]] = {}
         self._ordinal = 0
         self._committed = 0
         self._wake = asyncio.Event()
@@ -61,6 +70,16 @@ class Journal:
     def keep_state(self, name: str, dump: Callable[[], Mapping[str, Json]]) -> None:
         """Have `dump()` saved under `name` with every commit."""
         self._states[name] = dump
+
+    def keep_rows(self, owner: str, changed: Callable[[], Mapping[int, Json]]) -> None:
+        """Have the rows that `changed()` tells of saved with every commit; None deletes one."""
+        self._rows[owner] = changed
+
+    def saved_rows(self, owner: str) -> dict[int, Any]:
+        """What was last committed for `owner`."""
+        return {
+            key: json.loads(body) for key, body in self.rows("select key, body from rows where owner = ?", (owner,))
+        }
 
     def saved_state(self, name: str) -> dict[str, Any] | None:
         """What was last committed under `name`."""
@@ -128,8 +147,18 @@ class Journal:
             self._fail(problem)
 
     def _collected(self) -> tuple[list[tuple[str, tuple[Any, ...]]], dict[str, str]]:
-        changes, self._pending = self._pending, []
+        changes, self._pending = self._pending + self._changed_rows(), []
         return changes, {name: json.dumps(dict(dump())) for name, dump in self._states.items()}
+
+    def _changed_rows(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """As changes, so that they outlive a commit that fails."""
+        return [
+            ("delete from rows where owner = ? and key = ?", (owner, key))
+            if row is None
+            else ("insert or replace into rows values (?, ?, ?)", (owner, key, json.dumps(row)))
+            for owner, changed in self._rows.items()
+            for key, row in changed().items()
+        ]
 
     def _write(self, changes: list[tuple[str, tuple[Any, ...]]], states: Mapping[str, str]) -> None:
         with self._database:
@@ -160,9 +189,18 @@ def _open(path: Path) -> sqlite3.Connection:
         database = sqlite3.connect(path, check_same_thread=False)
         database.execute("pragma journal_mode = wal")
         database.execute("pragma synchronous = full")
+        _check_version(database, path)
         database.executescript(_SCHEMA)
+        database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
     except (OSError, sqlite3.Error) as problem:
         if is_disk_full(problem):
             raise StorageFull(f"no room for {path}: free some space or choose another run directory") from problem
         raise InvalidInput(f"{path} cannot be used as a journal ({problem}): choose another run directory") from problem
     return database
+
+
+def _check_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("pragma user_version").fetchone()
+    (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
+    if tables and version != _SCHEMA_VERSION:
+        raise InvalidInput(f"{path} was written by another release (schema {version}, this one has {_SCHEMA_VERSION})")

@@ -129,7 +129,7 @@ class NodeSide:
         flow = self._flow_of(episode.task)
         if flow is None:
             return UNKNOWN
-        taken = flow.take(episode)
+        taken = flow.take(episode, {policy: self._run.streams[policy].version for policy in flow.policies})
         self._run.journal.touch()
         if taken.counted is not None and taken.group is not None:
             self._run.records.accepted(taken.group, taken.counted)

@@ -5,6 +5,7 @@ waits for a change and looks again. What is answered to the outside is answered 
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -82,6 +83,7 @@ class Run:
             if saved is not None:
                 part.load_state_dict(saved)
             self.journal.keep_state(name, part.state_dict)
+        self._restore_rows()
         saved = self.journal.saved_state("trainers")
         self.trainers = {PolicyId(policy): facts for policy, facts in (saved or {}).items()}
         self.journal.keep_state("trainers", lambda: {str(policy): dict(f) for policy, f in self.trainers.items()})
@@ -91,7 +93,20 @@ class Run:
             groups = [group for group in recovered.open_groups if group.flow == flow.id]
             flow.restore(groups, now=now, grace_s=grace_s)
         for policy, stream in self.streams.items():
-            stream.restore(recovered.buffered.get(policy, []), recovered.batches.get(policy))
+            stream.restore(
+                recovered.buffered.get(policy, []),
+                recovered.batches.get(policy),
+                recovered.replayable.get(policy, []),
+            )
+
+    def _restore_rows(self) -> None:
+        """Rows of a selector that the run has no more are forgotten: it would begin anew with its other state."""
+        keepers = {f"flow {flow_id} {rows[0]}": rows[1] for flow_id, flow in self.flows.items() if (rows := flow.rows)}
+        for owner, keeper in keepers.items():
+            keeper.load_rows(self.journal.saved_rows(owner))
+            self.journal.keep_rows(owner, keeper.changed_rows)
+        statement = "delete from rows where owner not in (select value from json_each(?))"
+        self.journal.put(statement, json.dumps(list(keepers)))
 
     def _parts(self) -> dict[str, Any]:
         return {

@@ -15,7 +15,7 @@ from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
-from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.pool.registry import Node
@@ -157,7 +157,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, clock: Clock) -> Run:
 def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig) -> Flow:
     policies = workflows.build(flow.workflow).policies
     dataset = datasets.build(flow.dataset, config.seed)
-    selector = selectors.build(flow.selector, dataset.size, config.seed)
+    selector = build_selector(flow.selector, dataset, config.seed)
     return Flow(
         FlowSpec(id=flow_id, workflow=flow.workflow, reward=flow.reward),
         policies,
@@ -177,5 +177,5 @@ def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
         policy,
         batch_groups=stream.batch_groups,
         max_staleness=stream.max_staleness,
-        sampler=samplers.build(stream.sampler),
+        sampler=(stream.sampler["kind"], samplers.build(stream.sampler)),
     )

@@ -45,22 +45,25 @@ class TrainerSide:
         """A trainer acknowledges a batch; False when it had before. Raises: UnknownPolicy, InvalidInput."""
         stream = self._run.stream(report.policy)
         step = stream.counts.steps
-        groups = stream.acknowledge(report)
-        if groups is not None:
-            self._run.records.trained(report.policy, groups)
+        done = stream.acknowledge(report)
+        if done is not None:
+            self._run.records.trained(report.policy, kept=done.kept, forgotten=done.forgotten)
             now = self._run.clock.now()
-            for group in groups:
+            for group in done.trained:
                 self._run.ledger[report.policy].consumed.add(1, now=now)
                 self._run.samples.mark(report.policy, group.id, fate="trained", step=step)
         self._advance(stream, report.version)
         await self._run.journal.durable()
-        return groups is not None
+        return done is not None
 
     def _advance(self, stream: Stream, version: Version) -> None:
         """The trainer is at this version: drop what became too stale, and wake whoever the gate held back."""
         stream.attach(version)
+        for flow in self._run.flows.values():
+            if stream.policy in flow.policies:
+                flow.advance(min(self._run.streams[policy].version for policy in flow.policies))
         stale = stream.evict_stale()
-        self._run.records.released(stream.policy, stale)
+        self._run.records.released(stream.policy, stale + stream.forget_stale())
         for group in stale:
             self._run.samples.mark(stream.policy, group.id, fate=STALE, step=None)
         self._run.journal.touch()

@@ -9,6 +9,7 @@ datasets: Registry[Dataset] = Registry(
         "arithmetic": "astraflow.datasets.arithmetic",
         "jsonl": "astraflow.datasets.jsonl",
         "letters": "astraflow.datasets.letters",
+        "mixture": "astraflow.datasets.mixture",
         "scripted": "astraflow.datasets.scripted",
     },
 )

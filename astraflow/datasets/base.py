@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
@@ -35,6 +36,26 @@ class Dataset(Protocol):
 
     def prompt(self, index: int) -> Prompt:
         """Number `index`. Raises: InvalidInput outside `0 <= index < size`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One part of a mixed data set."""
+
+    name: str
+    size: int
+    """Prompts, which follow those of the parts before it."""
+    weight: float
+    """Of the prompts issued, relative to the other parts."""
+
+
+@runtime_checkable
+class MixedDataset(Dataset, Protocol):
+    """A data set with parts that are to be issued in fixed shares."""
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Of each part, in the order of their prompts."""
 
 
 def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[str, str]]:

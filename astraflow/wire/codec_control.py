@@ -55,6 +55,8 @@ _STREAM_FIELDS = (
     "reward_mean",
     "reward_produced",
     "tokens_mean",
+    "replayed",
+    "replayable",
 )
 _SAMPLE_FIELDS = (
     "ordinal",
@@ -146,7 +148,11 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
 
 def _encode_flow(flow: FlowReport) -> pb.FlowReport:
     return pb.FlowReport(
-        id=flow.id, dropped=dict(flow.dropped), episodes=dict(flow.episodes), **_taken(flow, _FLOW_FIELDS)
+        id=flow.id,
+        dropped=dict(flow.dropped),
+        episodes=dict(flow.episodes),
+        plugins=dict(flow.plugins),
+        **_taken(flow, _FLOW_FIELDS),
     )
 
 
@@ -155,6 +161,7 @@ def _decode_flow(message: pb.FlowReport) -> FlowReport:
         id=FlowId(message.id),
         dropped=plain(message.dropped),
         episodes=plain(message.episodes),
+        plugins=plain(message.plugins),
         **_taken(message, _FLOW_FIELDS),
     )
 
@@ -166,6 +173,7 @@ def _encode_stream(stream: StreamReport) -> pb.StreamReport:
         dropped=dict(stream.dropped),
         staleness=dict(stream.staleness),
         metrics=dict(stream.metrics),
+        plugins=dict(stream.plugins),
         rewards=stream.rewards,
         **_taken(stream, _STREAM_FIELDS),
     )
@@ -178,6 +186,7 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
         dropped=plain(message.dropped),
         staleness={age: message.staleness[age] for age in sorted(message.staleness)},
         metrics=plain(message.metrics),
+        plugins=plain(message.plugins),
         rewards=tuple(message.rewards),
         **_taken(message, _STREAM_FIELDS),
     )

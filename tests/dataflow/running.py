@@ -28,6 +28,7 @@ def config(
     filters: tuple[str, ...] = ("keep_all",),
     lease_s: float = 5.0,
     max_attempts: int = 2,
+    sampler: dict[str, Any] | None = None,
 ) -> DataflowConfig:
     """A small run with one flow for each policy."""
     flows = {
@@ -44,7 +45,12 @@ def config(
     return DataflowConfig(
         run="test",
         flows=flows,
-        streams={policy: StreamConfig(batch_groups=batch_groups, max_staleness=max_staleness) for policy in policies},
+        streams={
+            policy: StreamConfig(
+                batch_groups=batch_groups, max_staleness=max_staleness, sampler=sampler or {"kind": "fresh"}
+            )
+            for policy in policies
+        },
         models={policy: {"kind": "scripted"} for policy in policies},
         lease_s=lease_s,
         beat_s=0.2,

@@ -47,17 +47,17 @@ def test_uniform_goes_on_after_a_restart_as_if_it_had_not_stopped() -> None:
 @pytest.mark.parametrize(("rewards", "is_kept"), [((0.0, 1.0), True), ((1.0, 1.0), False), ((0.0, 0.0), False)])
 def test_informative_keeps_groups_whose_rewards_differ(rewards: tuple[float, ...], is_kept: bool) -> None:
     informative = filters.build({"kind": "informative"})
-    assert informative.keep(routed(rewards=rewards)) is is_kept
+    assert informative.keep(routed(rewards=rewards), Version(0)) is is_kept
     assert sum(informative.metrics().values()) == (0 if is_kept else 1)
 
 
 @pytest.mark.parametrize(("order", "expected"), [("deadline", [1, 3, 0]), ("fifo", [0, 1, 2]), ("freshest", [2, 0, 1])])
 def test_fresh_takes_groups_in_its_order(order: str, expected: list[int]) -> None:
-    buffer = Buffer()
+    buffer = Buffer(2)
     for ordinal, version in enumerate([4, 3, 5, 3]):
         buffer.put(routed(ordinal, version=version))
     sampler = samplers.build({"kind": "fresh", "order": order})
-    chosen = sampler.sample(buffer.candidates(), 3, Version(5))
+    chosen = sampler.sample(buffer.candidates(), [], 3, Version(5))
     assert [int(group.id.partition(":")[2]) for group in buffer.take(chosen)] == expected
     assert len(buffer) == 1
 

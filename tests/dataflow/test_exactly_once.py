@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.ids import PolicyId, TaskId, Version
+from astraflow.contract.ids import BatchId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Boundary, Episode, Failure
 from astraflow.dataflow.journal import Journal
@@ -33,6 +34,8 @@ LEASE_S = 5.0
 class RunUnderFire(RuleBasedStateMachine):
     """Nodes lease, push, repeat themselves and vanish; the trainer pulls and acknowledges; dataflow is killed."""
 
+    sampler: dict[str, Any] = {"kind": "fresh"}  # noqa: RUF012 (subclasses set another, nobody changes it)
+
     @initialize()
     def start(self) -> None:
         self.loop = asyncio.Runner()
@@ -42,6 +45,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.held: list[Task] = []
         self.acknowledged: dict[TaskId, Episode] = {}
         self.trained: Counter[TaskId] = Counter()
+        self.replayed: set[tuple[BatchId, GroupId]] = set()
         self.batch: Batch | None = None
         self._open()
 
@@ -113,7 +117,9 @@ class RunUnderFire(RuleBasedStateMachine):
         assert self.loop.run(self.trainers.report_step(report))
         if twice:
             assert not self.loop.run(self.trainers.report_step(report))
-        self.trained.update(row.task for row in self.batch.rows)
+        again = {row.group for row in self.batch.rows if row.task in self.trained}
+        self.trained.update(row.task for row in self.batch.rows if row.group not in again)
+        self.replayed |= {(self.batch.id, group) for group in again}
         self.batch = None
 
     @rule()
@@ -137,14 +143,25 @@ class RunUnderFire(RuleBasedStateMachine):
         spread = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
         assert stream.admitted == spread
         assert stream.steps == self.version
+        assert stream.trained == len({task.partition("/")[0] for task in self.trained})
+        assert stream.replayed == len(self.replayed)
+        assert stream.trained + stream.replayed == stream.steps * stream.batch_groups
+        assert stream.replayable <= stream.trained
 
     @invariant()
     def nothing_is_trained_twice(self) -> None:
+        """Unless the sampler replays, and then it is counted as what it is."""
         assert all(times == 1 for times in getattr(self, "trained", Counter()).values())
+        assert self.sampler["kind"] == "replay" or not getattr(self, "replayed", set())
 
     def _open(self) -> None:
         settings_ = config(
-            batch_groups=2, max_staleness=MAX_STALENESS, filters=("informative",), lease_s=LEASE_S, max_attempts=2
+            batch_groups=2,
+            max_staleness=MAX_STALENESS,
+            filters=("informative",),
+            lease_s=LEASE_S,
+            max_attempts=2,
+            sampler=self.sampler,
         )
         self.journal = Journal(self.folder / "journal.sqlite")
         self.run: Run = build_run(settings_, journal=self.journal, clock=self.clock)
@@ -176,8 +193,15 @@ class RunUnderFire(RuleBasedStateMachine):
         return Episode(task=task.id, node=self.node, trajectories=(trajectory,))
 
 
+class ReplayUnderFire(RunUnderFire):
+    """The same with a sampler that trains groups again."""
+
+    sampler: dict[str, Any] = {"kind": "replay", "ratio": 0.5}  # noqa: RUF012 (nobody changes it)
+
+
 TestRunUnderFire = RunUnderFire.TestCase
-TestRunUnderFire.settings = settings(
+TestReplayUnderFire = ReplayUnderFire.TestCase
+TestRunUnderFire.settings = TestReplayUnderFire.settings = settings(
     max_examples=40,
     stateful_step_count=40,
     deadline=None,

@@ -84,3 +84,12 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"torn" * 1000)
     with pytest.raises(InvalidInput, match=r"journal\.sqlite"):
         Journal(path)
+
+
+def test_a_journal_of_another_release_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    other = sqlite3.connect(path)
+    other.execute("create table routed (policy text)")
+    other.close()
+    with pytest.raises(InvalidInput, match="another release"):
+        Journal(path)

@@ -1,12 +1,15 @@
 """Decides what of a finished group goes into which stream."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.tasks import Json
 from astraflow.contract.trajectories import Group
 from astraflow.dataflow.admitting.filtering import Filter
 from astraflow.dataflow.admitting.routing import RoutedGroup, route
+from astraflow.dataflow.plugged import Plugged
 
 FAILED = "failed"
 """Reason of a group with fewer successful members than the minimum."""
@@ -25,26 +28,41 @@ class Admitter:
     """Routes a group to its policies, then asks each filter in order."""
 
     def __init__(
-        self, policies: Sequence[PolicyId], filters: Sequence[tuple[str, Filter]], *, min_group_size: int
+        self, policies: Sequence[PolicyId], filters: Iterable[tuple[str, Filter]], *, min_group_size: int
     ) -> None:
         self._policies = tuple(policies)
-        self._filters = tuple(filters)
+        self._filters = Plugged(filters)
         self._min_group_size = min_group_size
 
-    def admit(self, group: Group) -> Admission:
-        """Decide. A policy that the group has too few trajectories for is refused as `failed`."""
+    def admit(self, group: Group, versions: Mapping[PolicyId, Version]) -> Admission:
+        """Decide. A policy that the group has too few trajectories for is refused as `failed`.
+
+        versions: of the trainers now.
+        """
         routed = route(group)
         kept: dict[PolicyId, RoutedGroup] = {}
         refused: dict[PolicyId, str] = {}
         for policy in self._policies:
-            reason = self._refusal(routed.get(policy))
+            reason = self._refusal(routed.get(policy), versions[policy])
             if reason is None:
                 kept[policy] = routed[policy]
             else:
                 refused[policy] = reason
         return Admission(kept=kept, refused=refused)
 
-    def _refusal(self, group: RoutedGroup | None) -> str | None:
+    def state_dict(self) -> dict[str, Json]:
+        """The filters'."""
+        return self._filters.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._filters.load_state_dict(state)
+
+    def metrics(self) -> dict[str, float]:
+        """The filters', as `kind.metric`."""
+        return self._filters.metrics()
+
+    def _refusal(self, group: RoutedGroup | None, version: Version) -> str | None:
         if group is None or len({row.task for row in group.rows}) < self._min_group_size:
             return FAILED
-        return next((kind for kind, filter_ in self._filters if not filter_.keep(group)), None)
+        return next((label for label, filter_ in self._filters if not filter_.keep(group, version)), None)

@@ -3,23 +3,27 @@
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.contract.ids import FlowId, GroupId
+from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.tasks import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
+from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.rows import RowKeeper
 from astraflow.datasets.base import Dataset
 
 
 class Issuer:
     """The source of a flow's groups. Its state is the data cursor: a resumed run neither skips nor repeats a prompt."""
 
-    def __init__(self, flow: FlowId, dataset: Dataset, selector: Selector, *, group_size: int) -> None:
+    def __init__(self, flow: FlowId, dataset: Dataset, selector: tuple[str, Selector], *, group_size: int) -> None:
         self._flow = flow
         self._dataset = dataset
-        self._selector = selector
+        self._kind, self._selector = selector
+        self._plugged = Plugged([selector])
         self._group_size = group_size
         self.issued = 0
         """Groups issued since the run began; the ordinal of the next one."""
+        self._version = Version(0)
 
     def next_group(self) -> OpenGroup:
         """Issue one group of the prompt that the selector chooses."""
@@ -36,14 +40,33 @@ class Issuer:
 
     def observe(self, group: OpenGroup) -> None:
         """Tell the selector how a group came out, before any filter."""
-        rewards = tuple(trajectory.reward for episode in group.episodes.values() for trajectory in episode.trajectories)
+        rewards: dict[PolicyId, tuple[float, ...]] = {}
+        for episode in group.episodes.values():
+            for trajectory in episode.trajectories if episode.failure is None else ():
+                rewards[trajectory.policy] = (*rewards.get(trajectory.policy, ()), trajectory.reward)
         self._selector.observe(group.index, rewards)
+
+    def advance(self, version: Version) -> None:
+        """Tell the selector that every policy of the flow has reached a version, once."""
+        if version > self._version:
+            self._version = version
+            self._selector.advance(version)
+
+    @property
+    def rows(self) -> tuple[str, RowKeeper] | None:
+        """The selector under its kind, when part of its state is in rows."""
+        return (self._kind, self._selector) if isinstance(self._selector, RowKeeper) else None
+
+    def metrics(self) -> dict[str, float]:
+        """The selector's, as `kind.metric`."""
+        return self._plugged.metrics()
 
     def state_dict(self) -> dict[str, Json]:
         """Cursor and selector."""
-        return {"issued": self.issued, "selector": self._selector.state_dict()}
+        return {"issued": self.issued, "version": int(self._version), "selector": self._plugged.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.issued = state["issued"]
-        self._selector.load_state_dict(state["selector"])
+        self._version = Version(state["version"])
+        self._plugged.load_state_dict(state["selector"])

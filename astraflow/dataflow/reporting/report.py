@@ -54,6 +54,7 @@ def _flow_report(flow: Flow) -> FlowReport:
         leases_expired=counts.leases_expired,
         tasks_returned=counts.tasks_returned,
         is_paused=flow.is_paused,
+        plugins=flow.metrics(),
     )
 
 
@@ -91,6 +92,9 @@ def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting
         tokens_mean=last.get("tokens_mean", 0.0),
         metrics=dict(last),
         rewards=tuple(stream.rewards),
+        replayed=counts.replayed,
+        replayable=len(stream.replayable),
+        plugins=stream.metrics(),
     )
 
 

@@ -11,6 +11,8 @@ from astraflow.contract.ids import BatchId, PolicyId, Version
 from astraflow.contract.tasks import Json
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.dataflow.issuing.throttle import issue_room
+from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.serving.batching import Acknowledged, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer
 from astraflow.dataflow.serving.sampling import Sampler
 
@@ -35,46 +37,50 @@ class StepTotals:
 
 @dataclass(slots=True)
 class StreamCounts:
-    """Groups of one stream since the run began. `admitted == buffered + in_batch + trained + sum(dropped)` always."""
+    """Groups of one stream since the run began. `admitted == buffered + in_batch + trained + sum(dropped)` always.
+
+    That balance is about fresh groups. A group that is trained again is counted in `replayed`, each time, and nowhere
+    else: the batches of the run so far hold `trained + replayed` groups.
+    """
 
     issued: int = 0
     refused: int = 0
     """Dropped at admission: they never reached the stream, but count for the gate."""
     admitted: int = 0
     trained: int = 0
+    replayed: int = 0
     steps: int = 0
     redelivered: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     totals: StepTotals = field(default_factory=StepTotals)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedBatch:
-    """A batch that belongs to the trainer until it is acknowledged."""
-
-    id: BatchId
-    version: Version
-    groups: tuple[RoutedGroup, ...]
-
-
 class Stream:
     """Buffer and batches of one policy.
 
         admitted ──► buffered ──► in batch ──► trained
-                        │
-                        └──► dropped (stale)
+                        │                     │ ▲
+                        └──► dropped (stale)  │ ▲
+                                              ▼ │
+                                           replayable ──► forgotten (stale)
 
+    Where the sampler replays, trained groups are kept while they are admissible, and may be in a batch again.
     At most one batch is out; it is served again, the same, until its step is reported.
     """
 
-    def __init__(self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: Sampler) -> None:
+    def __init__(
+        self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: tuple[str, Sampler]
+    ) -> None:
         self.policy = policy
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
-        self._sampler = sampler
+        self._sampler = sampler[1]
+        self._plugged = Plugged([sampler])
         self.version = Version(0)
         """The trainer's, as far as it told."""
-        self.buffer = Buffer()
+        self.buffer = Buffer(max_staleness)
+        self.replayable = Buffer(max_staleness)
+        """Trained groups that may be trained again."""
         self.batch: ServedBatch | None = None
         self.counts = StreamCounts()
         self.last_step: dict[str, float] = {}
@@ -94,22 +100,28 @@ class Stream:
         """
         dropped = self.counts.refused + sum(self.counts.dropped.values())
         return issue_room(
-            version=self.version if served is None else min(served, self.version),
+            version=self.version,
+            lag=0 if served is None else max(0, self.version - served),
             max_staleness=self.max_staleness,
             batch_groups=self.batch_groups,
+            fresh_groups=(
+                self.in_batch or self._fresh_needed,
+                self._sampler.fresh_count(self.batch_groups, self.batch_groups),
+            ),
+            replayed=self.counts.replayed,
             issued=self.counts.issued,
             dropped=dropped,
         )
 
     @property
     def in_batch(self) -> int:
-        """Groups of the batch that is out."""
+        """Fresh groups of the batch that is out."""
         return len(self.batch.groups) if self.batch else 0
 
     def admit(self, group: RoutedGroup) -> bool:
         """Buffer a group; False when it is too stale already, which counts it as dropped."""
         self.counts.admitted += 1
-        if group.born < self._oldest_admissible:
+        if not self._is_admissible(group):
             self.counts.dropped[STALE] += 1
             return False
         self.buffer.put(group)
@@ -125,18 +137,25 @@ class Stream:
 
     def evict_stale(self) -> list[RoutedGroup]:
         """Drop what became too stale for the trainer's version; tells which."""
-        stale = self.buffer.evict_older_than(self._oldest_admissible)
+        stale = self.buffer.evict_stale(self.version)
         self.counts.dropped[STALE] += len(stale)
         return stale
 
+    def forget_stale(self) -> list[RoutedGroup]:
+        """Forget the trained groups that may not be trained again any more; tells which."""
+        return self.replayable.evict_stale(self.version)
+
     def next_batch(self) -> ServedBatch | None:
         """The batch that is out, or a new one if the buffer holds enough; None otherwise."""
-        if self.batch is None and len(self.buffer) >= self.batch_groups:
-            chosen = self._sampler.sample(self.buffer.candidates(), self.batch_groups, self.version)
+        if self.batch is None and len(self.buffer) >= self._fresh_needed:
+            fresh, trained = self.buffer.candidates(), self.replayable.candidates()
+            chosen = self._sampler.sample(fresh, trained, self.batch_groups, self.version)
+            again = {candidate.group.id for candidate in trained}
             self.batch = ServedBatch(
                 id=BatchId(f"{self.policy}:{self.counts.steps}"),
                 version=self.version,
-                groups=tuple(self.buffer.take(chosen)),
+                groups=tuple(self.buffer.take(one for one in chosen if one.group.id not in again)),
+                replayed=tuple(self.replayable.take(one for one in chosen if one.group.id in again)),
             )
             self._was_delivered = False
         return self.batch
@@ -151,11 +170,11 @@ class Stream:
             policy=self.policy,
             version=served.version,
             is_redelivered=is_redelivered,
-            rows=tuple(row for group in served.groups for row in group.rows),
+            rows=served.rows,
         )
 
-    def acknowledge(self, report: StepReport) -> tuple[RoutedGroup, ...] | None:
-        """The trainer trained on a batch; returns its groups, or None if that was known.
+    def acknowledge(self, report: StepReport) -> Acknowledged | None:
+        """The trainer trained on a batch; tells what it was made of, or None if that was known.
 
         Raises: InvalidInput for a batch that was never served.
         """
@@ -166,15 +185,18 @@ class Stream:
             raise InvalidInput(f"batch {report.batch} of {self.policy} is not out (out: {out}): attach again")
         served, self.batch = self.batch, None
         self.counts.trained += len(served.groups)
+        self.counts.replayed += len(served.replayed)
         self.counts.steps += 1
         self._record(served, report)
         self.version = max(self.version, report.version)
-        return served.groups
+        return self._acknowledged(served)
 
-    def restore(self, buffered: list[RoutedGroup], batch: ServedBatch | None) -> None:
-        """Put back what was buffered and out when the service stopped."""
+    def restore(self, buffered: list[RoutedGroup], batch: ServedBatch | None, replayable: list[RoutedGroup]) -> None:
+        """Put back what was buffered, out and kept when the service stopped."""
         for group in buffered:
             self.buffer.put(group)
+        for group in replayable:
+            self.replayable.put(group)
         self.batch = batch
         self._was_delivered = batch is not None
 
@@ -185,13 +207,14 @@ class Stream:
             "version": int(self.version),
             "counts": {
                 name: getattr(counts, name)
-                for name in ("issued", "refused", "admitted", "trained", "steps", "redelivered")
+                for name in ("issued", "refused", "admitted", "trained", "replayed", "steps", "redelivered")
             },
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "last_step": dict(self.last_step),
             "recent": list(self.recent),
             "rewards": list(self.rewards),
+            "sampler": self._plugged.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -203,17 +226,35 @@ class Stream:
         self.last_step = state["last_step"]
         self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
         self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
+        self._plugged.load_state_dict(state["sampler"])
+
+    def metrics(self) -> dict[str, float]:
+        """What the sampler says of itself, as `kind.metric`."""
+        return self._plugged.metrics()
 
     @property
-    def _oldest_admissible(self) -> int:
-        return self.version - self.max_staleness
+    def _fresh_needed(self) -> int:
+        """Fresh groups that the next batch waits for."""
+        return self._sampler.fresh_count(self.batch_groups, len(self.replayable))
+
+    def _is_admissible(self, group: RoutedGroup) -> bool:
+        return group.born >= self.version - self.max_staleness
+
+    def _acknowledged(self, served: ServedBatch) -> Acknowledged:
+        does_replay = self._sampler.fresh_count(self.batch_groups, self.batch_groups) < self.batch_groups
+        groups = (*served.groups, *served.replayed)
+        kept = tuple(group for group in groups if does_replay and self._is_admissible(group))
+        for group in kept:
+            self.replayable.put(group)
+        forgotten = tuple(group for group in groups if not (does_replay and self._is_admissible(group)))
+        return Acknowledged(trained=served.groups, kept=kept, forgotten=forgotten)
 
     def _was_trained(self, batch: BatchId) -> bool:
         policy, _, step = batch.rpartition(":")
         return policy == self.policy and step.isdecimal() and int(step) < self.counts.steps
 
     def _record(self, served: ServedBatch, report: StepReport) -> None:
-        rows = [row.trajectory for group in served.groups for row in group.rows]
+        rows = [row.trajectory for row in served.rows]
         totals = self.counts.totals
         totals.wait_s += report.wait_s
         totals.compute_s += report.compute_s

@@ -293,6 +293,26 @@ class FlowReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class PluginsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     ISSUED_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
@@ -304,6 +324,7 @@ class FlowReport(_message.Message):
     LEASES_EXPIRED_FIELD_NUMBER: _builtins.int
     TASKS_RETURNED_FIELD_NUMBER: _builtins.int
     IS_PAUSED_FIELD_NUMBER: _builtins.int
+    PLUGINS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     issued: _builtins.int
     open: _builtins.int
@@ -317,6 +338,10 @@ class FlowReport(_message.Message):
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def episodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """kind.metric of selector and filters."""
+
     def __init__(
         self,
         *,
@@ -331,10 +356,11 @@ class FlowReport(_message.Message):
         leases_expired: _builtins.int = ...,
         tasks_returned: _builtins.int = ...,
         is_paused: _builtins.bool = ...,
+        plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "episodes", b"episodes", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "episodes", b"episodes", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "plugins", b"plugins", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -404,6 +430,26 @@ class StreamReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class PluginsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     BATCH_GROUPS_FIELD_NUMBER: _builtins.int
@@ -429,6 +475,9 @@ class StreamReport(_message.Message):
     TOKENS_MEAN_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     REWARDS_FIELD_NUMBER: _builtins.int
+    REPLAYED_FIELD_NUMBER: _builtins.int
+    REPLAYABLE_FIELD_NUMBER: _builtins.int
+    PLUGINS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     batch_groups: _builtins.int
@@ -450,6 +499,8 @@ class StreamReport(_message.Message):
     reward_mean: _builtins.float
     reward_produced: _builtins.float
     tokens_mean: _builtins.float
+    replayed: _builtins.int
+    replayable: _builtins.int
     @_builtins.property
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -459,6 +510,10 @@ class StreamReport(_message.Message):
     @_builtins.property
     def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """One a step, the latest 32, newest last."""
+
+    @_builtins.property
+    def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """kind.metric of the sampler."""
 
     def __init__(
         self,
@@ -488,10 +543,13 @@ class StreamReport(_message.Message):
         tokens_mean: _builtins.float = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         rewards: _abc.Iterable[_builtins.float] | None = ...,
+        replayed: _builtins.int = ...,
+        replayable: _builtins.int = ...,
+        plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_room", b"issue_room", "max_staleness", b"max_staleness", "metrics", b"metrics", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_room", b"issue_room", "max_staleness", b"max_staleness", "metrics", b"metrics", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

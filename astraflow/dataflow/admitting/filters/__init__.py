@@ -8,5 +8,8 @@ filters: Registry[Filter] = Registry(
     built_in={
         "informative": "astraflow.dataflow.admitting.filters.informative",
         "keep_all": "astraflow.dataflow.admitting.filters.keep_all",
+        "length": "astraflow.dataflow.admitting.filters.length",
+        "off_policy": "astraflow.dataflow.admitting.filters.off_policy",
+        "repetition": "astraflow.dataflow.admitting.filters.repetition",
     },
 )

@@ -1,7 +1,12 @@
 """Drop groups whose rewards are all equal: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import Field
 
+from astraflow.contract.ids import Version
+from astraflow.contract.tasks import Json
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.runtime.config import Config
@@ -23,7 +28,7 @@ class Informative:
         self._easy = 0
         self._hard = 0
 
-    def keep(self, group: RoutedGroup) -> bool:
+    def keep(self, group: RoutedGroup, version: Version) -> bool:
         """Whether the rewards differ."""
         rewards = group.rewards()
         if max(rewards) - min(rewards) > self._min_spread:
@@ -34,6 +39,14 @@ class Informative:
             self._hard += 1
         return False
 
+    def state_dict(self) -> dict[str, Json]:
+        """Dropped groups."""
+        return {"easy": self._easy, "hard": self._hard}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._easy, self._hard = state["easy"], state["hard"]
+
     def metrics(self) -> dict[str, float]:
-        """Dropped groups by kind, since the service began."""
+        """Dropped groups by kind."""
         return {"dropped_easy": float(self._easy), "dropped_hard": float(self._hard)}

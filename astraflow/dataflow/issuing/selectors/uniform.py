@@ -2,8 +2,11 @@
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
+from astraflow.contract.ids import Version
 from astraflow.contract.tasks import Json
+from astraflow.dataflow.issuing.selection import Rewards
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.runtime.config import Config
 
@@ -27,16 +30,19 @@ class Uniform:
         self._draws += 1
         return index
 
-    def observe(self, index: int, rewards: tuple[float, ...]) -> None:
+    def observe(self, index: int, rewards: Rewards) -> None:
         """Rewards do not matter here."""
+
+    def advance(self, version: Version) -> None:
+        """Versions do not matter here."""
 
     def state_dict(self) -> dict[str, Json]:
         """How many draws were made."""
         return {"draws": self._draws}
 
-    def load_state_dict(self, state: Mapping[str, Json]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the next draw."""
-        self._draws = int(str(state["draws"]))
+        self._draws = state["draws"]
 
     def metrics(self) -> dict[str, float]:
         """Draws so far."""

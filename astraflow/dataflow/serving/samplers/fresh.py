@@ -1,15 +1,13 @@
-"""Each group once, in the order of its deadline, its arrival or its freshness.
+"""Each group once, in the order of its deadline, its arrival or its freshness."""
 
-Earliest deadline first is the optimal order for jobs with deadlines on one server (Liu and Layland, 1973); here the
-deadline is the last version a group may still be trained at.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import nsmallest
-from typing import Literal
+from typing import Any
 
 from astraflow.contract.ids import Version
+from astraflow.contract.tasks import Json
 from astraflow.dataflow.serving.buffer import Buffered
+from astraflow.dataflow.serving.orders import Order, place
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config import Config
 
@@ -17,7 +15,7 @@ from astraflow.runtime.config import Config
 class FreshOptions(Config):
     """Which groups go first."""
 
-    order: Literal["deadline", "fifo", "freshest"] = "deadline"
+    order: Order = "deadline"
     """`deadline`: oldest version that is still admissible; `fifo`: oldest arrival; `freshest`: newest version."""
 
 
@@ -26,21 +24,25 @@ class Fresh:
     """Every buffered group is a candidate until it is used once."""
 
     def __init__(self, options: FreshOptions) -> None:
-        self._order = options.order
+        self._order: Order = options.order
 
-    def sample(self, candidates: Sequence[Buffered], count: int, version: Version) -> list[Buffered]:
+    def fresh_count(self, count: int, trained: int) -> int:
+        """All of them."""
+        return count
+
+    def sample(
+        self, fresh: Sequence[Buffered], trained: Sequence[Buffered], count: int, version: Version
+    ) -> list[Buffered]:
         """The first `count` in the chosen order; ties by arrival."""
-        return nsmallest(count, candidates, key=self._key)
+        return nsmallest(count, fresh, key=lambda candidate: place(candidate, self._order))
+
+    def state_dict(self) -> dict[str, Json]:
+        """None of its own."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is nothing to load."""
 
     def metrics(self) -> dict[str, float]:
         """None of its own."""
         return {}
-
-    def _key(self, candidate: Buffered) -> tuple[int, int]:
-        match self._order:
-            case "deadline":
-                return (candidate.born, candidate.arrival)
-            case "fifo":
-                return (0, candidate.arrival)
-            case "freshest":
-                return (-candidate.born, candidate.arrival)

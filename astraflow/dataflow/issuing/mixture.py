@@ -1,0 +1,105 @@
+"""Prompts of several data sets in fixed shares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from astraflow.contract.ids import Version
+from astraflow.contract.tasks import Json
+from astraflow.dataflow.issuing.selection import Rewards, Selector
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.rows import RowKeeper
+from astraflow.datasets.base import Dataset, MixedDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPart:
+    """One data set of a mixture: its prompts are `first` to `first + size - 1` of the whole."""
+
+    name: str
+    weight: float
+    first: int
+    size: int
+    selector: Selector
+
+
+class Mixture:
+    """Chooses the part that is furthest behind its share, then has the part's own selector choose within it.
+
+    After n prompts each part has had its share of n up to one prompt, and its state is a count a part. The weights
+    belong to the data (they are the dataset kind `mixture`), the selector to the flow: any selector works in each part.
+    """
+
+    def __init__(self, parts: tuple[MixedPart, ...]) -> None:
+        self._parts = parts
+        self._total_weight = sum(part.weight for part in parts)
+        self._counts = [0] * len(parts)
+
+    def select(self) -> int:
+        """The next prompt of the part that is furthest behind."""
+        due = (sum(self._counts) + 1) / self._total_weight
+        behind = [part.weight * due - count for part, count in zip(self._parts, self._counts, strict=True)]
+        number = behind.index(max(behind))
+        self._counts[number] += 1
+        part = self._parts[number]
+        return part.first + part.selector.select()
+
+    def observe(self, index: int, rewards: Rewards) -> None:
+        """The part that the prompt is of learns."""
+        part = next(part for part in self._parts if index < part.first + part.size)
+        part.selector.observe(index - part.first, rewards)
+
+    def advance(self, version: Version) -> None:
+        """Every part's selector hears of it."""
+        for part in self._parts:
+            part.selector.advance(version)
+
+    def state_dict(self) -> dict[str, Json]:
+        """Prompts chosen of each part, and the state of its selector."""
+        return {
+            part.name: {"count": count, "selector": part.selector.state_dict()}
+            for part, count in zip(self._parts, self._counts, strict=True)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._counts = [state[part.name]["count"] for part in self._parts]
+        for part in self._parts:
+            part.selector.load_state_dict(state[part.name]["selector"])
+
+    def changed_rows(self) -> dict[int, Json]:
+        """Of all parts."""
+        return {
+            part.first + index: row
+            for part in self._parts
+            if isinstance(part.selector, RowKeeper)
+            for index, row in part.selector.changed_rows().items()
+        }
+
+    def load_rows(self, rows: Mapping[int, Json]) -> None:
+        """Each part gets its own."""
+        for part in self._parts:
+            if isinstance(part.selector, RowKeeper):
+                own = range(part.first, part.first + part.size)
+                part.selector.load_rows({index - part.first: row for index, row in rows.items() if index in own})
+
+    def metrics(self) -> dict[str, float]:
+        """Prompts chosen of each part, and what its selector says."""
+        figures = {f"{part.name}.chosen": float(count) for part, count in zip(self._parts, self._counts, strict=True)}
+        for part in self._parts:
+            figures |= {f"{part.name}.{name}": value for name, value in part.selector.metrics().items()}
+        return figures
+
+
+def build_selector(spec: Mapping[str, Any], dataset: Dataset, seed: int) -> tuple[str, Selector]:
+    """The selector of a flow under its kind; for a mixed data set, one for each part of it. Raises: InvalidInput."""
+    kind = str(spec.get("kind"))
+    if not isinstance(dataset, MixedDataset):
+        return kind, selectors.build(spec, dataset.size, seed)
+    parts: list[MixedPart] = []
+    first = 0
+    for share in dataset.shares:
+        selector = selectors.build(spec, share.size, seed)
+        parts.append(MixedPart(name=share.name, weight=share.weight, first=first, size=share.size, selector=selector))
+        first += share.size
+    return f"mixture/{kind}", Mixture(tuple(parts))

@@ -1,0 +1,296 @@
+"""What data algorithms save: rollouts generated against accuracy reached, on a synthetic mix of difficulties.
+
+    python -m tests.benchmarks.data_algorithms [--steps 100] [--seed 0] [--svg FILE]
+
+Selectors, filters, samplers, gate and buffer are the real ones, driven in process without journal or gRPC. The rest is
+a model, in virtual time: a prompt is solved with probability sigmoid(ability + practice - difficulty), difficulties are
+spread so widely that most groups of eight have equal rewards at first, and a trained group moves ability and the
+prompt's own practice by the spread of its rewards, 2 sqrt(q (1 - q)) for a share q of right answers, averaged over the
+batch: groups without spread dilute it. A group teaches `FADING` times as much for each version of age, and `REUSE`
+times as much each time it is trained again. Accuracy is that of other prompts of the same mix, which only ability
+helps. What replay costs in learning is therefore an assumption here; what the algorithms cost in rollouts is measured.
+"""
+
+import argparse
+import heapq
+import math
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astraflow.contract.batches import StepReport
+from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.service import build_run
+from astraflow.dataflow.serving.batching import ServedBatch
+from astraflow.dataflow.serving.stream import Stream
+from astraflow.runtime.clock import SystemClock
+from tests.benchmarks.plot import Curve, line_plot
+
+POLICY, NODE = PolicyId("solver"), NodeId("node")
+PROMPTS, GROUP_SIZE, BATCH_GROUPS, MAX_STALENESS = 2000, 8, 64, 8
+"""A quarter of the published set-up: 8,000 prompts, batches of 256 groups of eight, staleness 8, 100 steps."""
+SPREAD, MEAN_DIFFICULTY = 5.8, 0.5
+"""Of difficulties, in logits: such that dynamic sampling generates about 3.5 times the rollouts, as was published."""
+ABILITY_GAIN, PRACTICE_GAIN = 0.04, 0.3
+"""Logits for a batch, and for a group, of the largest spread."""
+FADING, REUSE = 0.98, 0.9
+GROUPS_AT_ONCE, GROUP_S, STEP_S = 128, 60.0, 45.0
+"""The pool, the median duration of a group (lognormal), and the trainer's step."""
+
+DYNAMIC = ({"kind": "informative"},)
+GRESO = {"kind": "greso", "floor_easy": 0.05, "floor_hard": 0.30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A choice of data algorithms."""
+
+    name: str
+    filters: tuple[dict[str, Any], ...] = DYNAMIC
+    selector: dict[str, Any] = field(default_factory=lambda: {"kind": "sequential"})
+    sampler: dict[str, Any] = field(default_factory=lambda: {"kind": "fresh"})
+
+
+VARIANTS = (
+    Variant(name="none", filters=({"kind": "keep_all"},)),
+    Variant(name="dynamic sampling"),
+    Variant(name="+ replay 0.3", sampler={"kind": "replay", "ratio": 0.3}),
+    Variant(name="+ replay 0.5", sampler={"kind": "replay", "ratio": 0.5}),
+    Variant(name="+ GRESO", selector=GRESO),
+    Variant(name="+ GRESO + replay 0.3", selector=GRESO, sampler={"kind": "replay", "ratio": 0.3}),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One run."""
+
+    name: str
+    curve: tuple[tuple[int, float], ...]
+    """(rollouts generated so far, accuracy) after each step."""
+    hours: float
+    """Virtual."""
+    replayed: float
+    """Share of all batches."""
+    stale: float
+    """Share of admitted groups that became too stale."""
+
+    @property
+    def rollouts(self) -> int:
+        """Generated in all."""
+        return self.curve[-1][0]
+
+    @property
+    def accuracy(self) -> float:
+        """After the last step."""
+        return self.curve[-1][1]
+
+    def rollouts_to(self, accuracy: float) -> int | None:
+        """Generated when this was first reached; None if it never was."""
+        return next((rollouts for rollouts, reached in self.curve if reached >= accuracy), None)
+
+
+class Learner:
+    """The model of the policy."""
+
+    def __init__(self, seed: int) -> None:
+        chance = np.random.default_rng(seed)
+        self._difficulty = chance.normal(MEAN_DIFFICULTY, SPREAD, PROMPTS)
+        self._held_out = chance.normal(MEAN_DIFFICULTY, SPREAD, 4 * PROMPTS)
+        self._practice = np.zeros(PROMPTS)
+        self._ability = 0.0
+        self._uses = Counter[str]()
+
+    def probability(self, prompt: int) -> float:
+        """Of a right answer."""
+        return _sigmoid(self._ability + self._practice[prompt] - self._difficulty[prompt])
+
+    def train(self, groups: Sequence[RoutedGroup], prompts: Sequence[int], version: int) -> None:
+        """One step."""
+        total = 0.0
+        for group, prompt in zip(groups, prompts, strict=True):
+            rewards = group.rewards()
+            share = sum(rewards) / len(rewards)
+            worth = FADING ** (version - group.born) * REUSE ** self._uses[group.id]
+            gain = 2 * math.sqrt(share * (1 - share)) * worth
+            self._uses[group.id] += 1
+            self._practice[prompt] += PRACTICE_GAIN * gain
+            total += gain
+        self._ability += ABILITY_GAIN * total / len(groups)
+
+    def accuracy(self) -> float:
+        """On prompts that are never trained."""
+        return float(np.mean(1 / (1 + np.exp(self._held_out - self._ability))))
+
+
+class Bench:
+    """A pool and a trainer around one flow and one stream, as events in virtual time."""
+
+    def __init__(self, flow: Flow, stream: Stream, *, seed: int) -> None:
+        self._flow = flow
+        self._stream = stream
+        self._learner = Learner(seed)
+        self._chance = random.Random(f"bench/{seed}")
+        self._now = 0.0
+        self._running: list[tuple[float, int, list[Episode]]] = []
+        self._step_ends: float | None = None
+        self._prompts: dict[str, int] = {}
+        self._rollouts = 0
+
+    def steps(self, count: int) -> Iterator[tuple[int, float]]:
+        """After each step: rollouts generated, accuracy."""
+        for _ in range(count):
+            while (served := self._stream.next_batch()) is None:
+                self._issue()
+                self._finish_next()
+            ends = self._now + STEP_S
+            self._issue()
+            while self._running and self._running[0][0] <= ends:
+                self._finish_next()
+                self._issue()
+            self._now = ends
+            self._train(served)
+            yield self._rollouts, self._learner.accuracy()
+
+    @property
+    def hours(self) -> float:
+        """Virtual time."""
+        return self._now / 3600
+
+    def _issue(self) -> None:
+        while len(self._running) < GROUPS_AT_ONCE and self._stream.issue_room() > 0:
+            group = self._flow.issue()
+            self._stream.counts.issued += 1
+            self._prompts[group.id] = group.index
+            tasks = self._flow.leases.lease(NODE, GROUP_SIZE, now=0.0)
+            chance = self._learner.probability(group.index)
+            episodes = [_episode(task, self._chance.random() < chance, self._stream.version) for task in tasks]
+            ends = self._now + self._chance.lognormvariate(math.log(GROUP_S), 0.6)
+            heapq.heappush(self._running, (ends, self._flow.issued, episodes))
+
+    def _finish_next(self) -> None:
+        self._now, _, episodes = heapq.heappop(self._running)
+        self._rollouts += len(episodes)
+        for episode in episodes:
+            taken = self._flow.take(episode, {POLICY: self._stream.version})
+        if taken.admission is None:
+            raise RuntimeError(f"group {taken.group} is not complete")
+        self._flow.count_admission(taken.admission)
+        self._stream.counts.refused += len(taken.admission.refused)
+        for routed in taken.admission.kept.values():
+            self._stream.admit(routed)
+
+    def _train(self, served: ServedBatch) -> None:
+        groups = (*served.groups, *served.replayed)
+        self._learner.train(groups, [self._prompts[group.id] for group in groups], served.version)
+        version = Version(served.version + 1)
+        self._stream.acknowledge(
+            StepReport(batch=served.id, policy=POLICY, version=version, wait_s=0, compute_s=STEP_S, publish_s=0)
+        )
+        self._stream.evict_stale()
+        self._stream.forget_stale()
+        self._flow.advance(version)
+
+
+def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
+    """Run a variant."""
+    config = DataflowConfig(
+        seed=seed,
+        flows={
+            "train": FlowConfig(
+                dataset={"kind": "scripted", "size": PROMPTS},
+                workflow={"kind": "single_turn", "policy": POLICY},
+                reward={"kind": "exact_match"},
+                group_size=GROUP_SIZE,
+                selector=variant.selector,
+                filters=variant.filters,
+            )
+        },
+        streams={POLICY: StreamConfig(batch_groups=BATCH_GROUPS, max_staleness=MAX_STALENESS, sampler=variant.sampler)},
+        models={POLICY: {"kind": "scripted"}},
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = build_run(config, journal=Journal(Path(folder) / "journal.sqlite"), clock=SystemClock())
+        stream = run.streams[POLICY]
+        bench = Bench(run.flows[FlowId("train")], stream, seed=seed)
+        curve = tuple(bench.steps(steps))
+    counts = stream.counts
+    return Outcome(
+        name=variant.name,
+        curve=curve,
+        hours=bench.hours,
+        replayed=counts.replayed / (counts.trained + counts.replayed),
+        stale=sum(counts.dropped.values()) / counts.admitted,
+    )
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """One line a variant. `to equal` is about the accuracy that dynamic sampling alone has after nine steps of ten."""
+    dynamic = next(outcome for outcome in outcomes if outcome.name == "dynamic sampling")
+    equal = dynamic.curve[round(0.9 * len(dynamic.curve)) - 1][1]
+    lines = [
+        f"{'':22} {'rollouts':>9} {'of dyn.':>8} {'accuracy':>9} {f'to {equal:.1%}':>9} {'of dyn.':>8} "
+        f"{'hours':>6} {'replayed':>9} {'stale':>6}"
+    ]
+    base = dynamic.rollouts_to(equal) or 0
+    for one in outcomes:
+        reached = one.rollouts_to(equal)
+        until = f"{reached:9,} {reached / base:8.2f}" if reached else f"{'never':>9} {'':8}"
+        lines.append(
+            f"{one.name:22} {one.rollouts:9,} {one.rollouts / dynamic.rollouts:8.2f} {one.accuracy:9.1%} {until} "
+            f"{one.hours:6.2f} {one.replayed:9.1%} {one.stale:6.1%}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure every variant, print the table, draw the plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--svg", type=Path)
+    given = parser.parse_args()
+    outcomes = [measure(variant, steps=given.steps, seed=given.seed) for variant in VARIANTS]
+    sys.stdout.write(table(outcomes))
+    if given.svg:
+        curves = [
+            Curve(name=one.name, points=tuple((float(rollouts), accuracy) for rollouts, accuracy in one.curve))
+            for one in outcomes
+        ]
+        given.svg.write_text(line_plot(curves, x_label="rollouts generated", y_label="accuracy on other prompts"))
+
+
+def _episode(task: Task, is_right: bool, version: Version) -> Episode:
+    trajectory = Trajectory(
+        policy=POLICY,
+        tokens=_TOKEN,
+        logprobs=_LOGPROB,
+        spans=(Span(author=Author.MODEL, length=1, version=version),),
+        reward=float(is_right),
+    )
+    return Episode(task=task.id, node=NODE, trajectories=(trajectory,))
+
+
+_TOKEN = np.zeros(1, dtype=np.int32)
+_LOGPROB = np.zeros(1, dtype=np.float32)
+
+
+def _sigmoid(logit: float) -> float:
+    return 1 / (1 + math.exp(-logit))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The benchmark itself works, and tells a saving from none."""
+
+from xml.etree import ElementTree
+
+from tests.benchmarks.data_algorithms import VARIANTS, measure, table
+from tests.benchmarks.plot import Curve, line_plot
+
+
+def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() -> None:
+    outcomes = [measure(variant, steps=4, seed=1) for variant in VARIANTS]
+    lines = table(outcomes).splitlines()
+    assert len(lines) == 1 + len(VARIANTS)
+    rollouts = {outcome.name: outcome.rollouts for outcome in outcomes}
+    assert rollouts["none"] < rollouts["+ replay 0.5"] < rollouts["dynamic sampling"]
+    assert all(outcome.stale < 0.01 for outcome in outcomes)
+
+
+def test_a_plot_is_well_formed_whatever_curves_are_called() -> None:
+    picture = line_plot([Curve(name="a < b", points=((0, 1), (2, 3)))], x_label="x & y", y_label="z")
+    assert "a < b" in "".join(ElementTree.fromstring(picture).itertext())  # noqa: S314 (we drew it ourselves)

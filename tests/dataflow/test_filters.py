@@ -1,0 +1,119 @@
+"""Which finished groups are worth training on."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.batches import Row
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.trajectories import Author, Span, Trajectory
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admitting.filters.repetition import repeated_share
+from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.plugged import Plugged
+
+SOLVER = PolicyId("solver")
+
+
+def written(*stretches: tuple[list[int], int], is_truncated: bool = False, reward: float = 0.0) -> Trajectory:
+    """Stretches of (tokens, version); version -1 is context."""
+    return Trajectory(
+        policy=SOLVER,
+        tokens=np.array([token for tokens, _ in stretches for token in tokens], dtype=np.int32),
+        logprobs=np.zeros(sum(len(tokens) for tokens, version in stretches if version >= 0), dtype=np.float32),
+        spans=tuple(
+            Span(author=Author.MODEL, length=len(tokens), version=Version(version))
+            if version >= 0
+            else Span(author=Author.CONTEXT, length=len(tokens))
+            for tokens, version in stretches
+        ),
+        reward=reward,
+        is_truncated=is_truncated,
+    )
+
+
+def group(*trajectories: Trajectory) -> RoutedGroup:
+    name = GroupId("train:0")
+    rows = tuple(
+        Row(group=name, task=TaskId(f"{name}/{member}"), node=NodeId("node"), trajectory=trajectory)
+        for member, trajectory in enumerate(trajectories)
+    )
+    return RoutedGroup(id=name, flow=FlowId("train"), policy=SOLVER, rows=rows)
+
+
+def keeps(kind: str, given_group: RoutedGroup, *, version: int = 0, **options: Any) -> bool:
+    return filters.build({"kind": kind, **options}).keep(given_group, Version(version))
+
+
+def of_length(tokens: int, *, is_truncated: bool = False) -> Trajectory:
+    return written((list(range(tokens)), 0), is_truncated=is_truncated)
+
+
+def test_length_drops_groups_that_were_mostly_cut_off() -> None:
+    cut, whole = of_length(5, is_truncated=True), of_length(5)
+    assert keeps("length", group(cut, cut, whole, whole))
+    assert not keeps("length", group(cut, cut, cut, whole))
+    assert keeps("length", group(cut, cut, cut, whole), allows_truncated=True)
+    assert not keeps("length", group(cut, whole, whole, whole), max_share=0.0)
+
+
+def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
+    lengths = group(of_length(2), of_length(9), of_length(5))
+    assert not keeps("length", lengths, min_tokens=3, max_tokens=8)
+    assert keeps("length", lengths, min_tokens=2, max_tokens=8)
+    with pytest.raises(InvalidInput, match="must not be above"):
+        filters.build({"kind": "length", "min_tokens": 9, "max_tokens": 8})
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(-1, 2)), max_size=5))
+def test_repetition_counts_like_a_slow_obvious_loop(stretches: list[tuple[list[int], int]]) -> None:
+    trajectory = written(*stretches)
+    seen: set[tuple[int, ...]] = set()
+    total = repeated = run_length = 0
+    mask, tokens = trajectory.loss_mask(), trajectory.tokens.tolist()
+    for end, is_models in enumerate(mask, start=1):
+        run_length = run_length + 1 if is_models else 0
+        if run_length >= 3:
+            gram = tuple(tokens[end - 3 : end])
+            total += 1
+            repeated += gram in seen
+            seen.add(gram)
+    assert repeated_share(trajectory, tokens=3) == pytest.approx(repeated / total if total else 0.0)
+
+
+def test_repetition_drops_groups_that_are_mostly_loops() -> None:
+    loop, text = written(([1, 2] * 20, 0)), written((list(range(40)), 0))
+    assert keeps("repetition", group(loop, text))
+    assert not keeps("repetition", group(loop, loop, text))
+    told_twice = written(([1, 2] * 20, -1), (list(range(10)), 0))
+    assert keeps("repetition", group(told_twice, told_twice))
+
+
+def test_off_policy_weighs_tokens_by_the_version_that_wrote_them() -> None:
+    crossing = group(written(([1] * 4, 2), ([1] * 6, 4)))
+    assert keeps("off_policy", crossing, version=4)
+    assert not keeps("off_policy", crossing, version=4, max_share=0.3)
+    assert keeps("off_policy", crossing, version=4, max_share=0.3, max_age=2)
+    assert not keeps("off_policy", crossing, version=6)
+    assert keeps("off_policy", crossing, version=0)  # the newest token is newer than what the trainer told
+
+
+@pytest.mark.parametrize("kind", ["informative", "length", "off_policy", "repetition"])
+def test_figures_of_filters_outlive_a_restart(kind: str) -> None:
+    before = Plugged([(kind, filters.build({"kind": kind}))])
+    for _, plugin in before:
+        plugin.keep(group(written(([1] * 9, 0), is_truncated=True), written(([1] * 9, 0))), Version(9))
+    after = Plugged([(kind, filters.build({"kind": kind}))])
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert after.metrics() == before.metrics()
+    assert any(before.metrics().values())
+
+
+def test_two_filters_of_one_kind_are_told_apart() -> None:
+    plugged = Plugged([("length", filters.build({"kind": "length"})) for _ in range(2)])
+    assert list(plugged.metrics()) == ["length.truncated_share", "length 2.truncated_share"]

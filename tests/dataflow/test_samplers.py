@@ -1,0 +1,149 @@
+"""What a batch is made of."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.batches import Row, StepReport
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.serving.buffer import Buffer
+from astraflow.dataflow.serving.samplers import samplers
+from astraflow.dataflow.serving.sampling import Sampler
+from astraflow.dataflow.serving.stream import Stream
+from tests import make
+
+SOLVER = PolicyId("solver")
+MAX_STALENESS = 2
+
+
+def routed(ordinal: int, *, rewards: tuple[float, ...] = (0.0, 1.0), version: int = 0) -> RoutedGroup:
+    name = GroupId(f"train:{ordinal}")
+    rows = tuple(
+        Row(
+            group=name,
+            task=TaskId(f"{name}/{member}"),
+            node=NodeId("node"),
+            trajectory=make.trajectory(reward=reward, version=version),
+        )
+        for member, reward in enumerate(rewards)
+    )
+    return RoutedGroup(id=name, flow=FlowId("train"), policy=SOLVER, rows=rows)
+
+
+def buffer(groups: Sequence[RoutedGroup]) -> Buffer:
+    filled = Buffer(MAX_STALENESS)
+    for group in groups:
+        filled.put(group)
+    return filled
+
+
+def sampled(sampler: Sampler, fresh: Sequence[RoutedGroup], trained: Sequence[RoutedGroup], version: int) -> list[int]:
+    chosen = sampler.sample(buffer(fresh).candidates(), buffer(trained).candidates(), 4, Version(version))
+    return [int(one.group.id.partition(":")[2]) for one in chosen]
+
+
+def build(kind: str, **options: Any) -> Sampler:
+    return samplers.build({"kind": kind, **options})
+
+
+@given(
+    kind=st.sampled_from(["fresh", "priority", "replay"]),
+    count=st.integers(1, 8),
+    fresh=st.lists(st.integers(3, 5), min_size=8, max_size=20),
+    trained=st.lists(st.integers(3, 5), max_size=12),
+)
+def test_a_batch_is_full_of_different_groups_and_replays_no_more_than_it_says(
+    kind: str, count: int, fresh: list[int], trained: list[int]
+) -> None:
+    sampler = build(kind)
+    needed = sampler.fresh_count(count, len(trained))
+    assert 1 <= needed <= count
+    offered = buffer([routed(number, version=version) for number, version in enumerate(fresh[: max(needed, 1)])])
+    again = buffer([routed(100 + number, version=version) for number, version in enumerate(trained)])
+    chosen = sampler.sample(offered.candidates(), again.candidates(), count, Version(5))
+    names = [one.group.id for one in chosen]
+    assert len(names) == len(set(names)) == count
+    assert sum(int(name.partition(":")[2]) >= 100 for name in names) <= count - needed
+
+
+def test_priority_takes_the_widest_spread_but_loses_none_at_its_deadline() -> None:
+    groups = [
+        routed(0, rewards=(0.0, 0.1), version=3),
+        routed(1, rewards=(0.0, 0.5), version=4),
+        routed(2, rewards=(0.0, 1.0), version=5),
+        routed(3, rewards=(0.9, 1.0), version=5),
+        routed(4, rewards=(0.0, 0.7), version=5),
+    ]
+    assert sampled(build("priority"), groups, [], 5) == [0, 2, 4, 1]
+    assert sampled(build("priority", by="reward"), groups, [], 4) == [3, 2, 4, 1]
+
+
+def test_replay_fills_its_share_and_no_more_than_there_is() -> None:
+    replay = build("replay", ratio=0.5)
+    fresh = [routed(number, version=5) for number in range(6)]
+    trained = [routed(100 + number, version=5) for number in range(3)]
+    assert (replay.fresh_count(4, 0), replay.fresh_count(4, 1), replay.fresh_count(4, 99)) == (4, 3, 2)
+    chosen = sampled(replay, fresh, trained, 5)
+    assert chosen[:2] == [0, 1]
+    assert len(set(chosen[2:]) & {100, 101, 102}) == 2
+    assert sampled(replay, fresh, [], 5) == [0, 1, 2, 3]
+    assert replay.metrics() == {"replayed_share": 0.25}
+
+
+def test_a_fresh_group_at_its_deadline_goes_before_a_replay() -> None:
+    fresh = [routed(number, version=3) for number in range(3)] + [routed(3, version=5)]
+    assert sampled(build("replay", ratio=0.5), fresh, [routed(100, version=5)] * 3, 5)[:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("weighting", "preferred"), [("recency", 101), ("reward", 100), ("uniform", None)])
+def test_replay_prefers_what_its_weighting_says(weighting: str, preferred: int | None) -> None:
+    replay = build("replay", ratio=0.25, weighting=weighting)
+    counts = Counter[int]()
+    for version in range(8, 808):
+        old_right = routed(100, rewards=(1.0, 1.0), version=version - 2)
+        new_wrong = routed(101, rewards=(0.0, 0.2), version=version)
+        fresh = [routed(number, version=version) for number in range(4)]
+        counts[sampled(replay, fresh, [old_right, new_wrong], version)[-1]] += 1
+    if preferred is None:
+        assert counts[100] == pytest.approx(400, abs=60)
+    else:
+        assert counts[preferred] > 600
+
+
+@pytest.mark.parametrize("kind", ["priority", "replay"])
+def test_figures_of_samplers_outlive_a_restart(kind: str) -> None:
+    before, after = build(kind), build(kind)
+    sampled(before, [routed(number) for number in range(4)], [routed(9)], MAX_STALENESS)
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    assert after.metrics() == before.metrics()
+
+
+def test_with_replay_the_gate_lets_out_what_batches_will_take() -> None:
+    """Nothing is begun to become stale and the trainer never waits, however fast the nodes are.
+
+    With such nodes groups wait until their deadline, so that at times there is nothing to replay.
+    """
+    stream = Stream(SOLVER, batch_groups=8, max_staleness=4, sampler=("replay", build("replay", ratio=0.5)))
+    ordinal = 0
+    for step in range(60):
+        while stream.issue_room() > 0:
+            stream.counts.issued += 1
+            stream.admit(routed(ordinal, version=stream.version))
+            ordinal += 1
+        served = stream.next_batch()
+        assert served is not None
+        report = StepReport(
+            batch=served.id, policy=SOLVER, version=Version(step + 1), wait_s=0, compute_s=1, publish_s=0
+        )
+        stream.acknowledge(report)
+        stream.evict_stale()
+        stream.forget_stale()
+    assert sum(stream.counts.dropped.values()) == 0
+    assert stream.counts.trained + stream.counts.replayed == 60 * 8
+    assert 0.35 < stream.counts.replayed / (60 * 8) <= 0.5

@@ -1,0 +1,134 @@
+"""Data algorithms of an installed package, found by their entry points."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.config import StreamConfig
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.service import build_run
+from astraflow.dataflow.serving.samplers import samplers
+from tests.dataflow.running import config
+from tests.fakes.clock import ManualClock
+
+ENTRY_POINTS = """
+[astraflow.selectors]
+sample_last = sample_plugins.algorithms
+[astraflow.filters]
+sample_picky = sample_plugins.algorithms
+[astraflow.samplers]
+sample_latest = sample_plugins.algorithms
+"""
+
+MODULE = '''
+"""One of each, as a third party would write them."""
+
+from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.issuing.selectors import selectors
+from astraflow.dataflow.serving.samplers import samplers
+from astraflow.runtime.config import Config
+
+
+class Options(Config):
+    level: float = 0.5
+
+
+class Stateless:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def metrics(self):
+        return {"level": self.options.level}
+
+
+@selectors.register("sample_last", options=Options)
+class Last(Stateless):
+    def __init__(self, options, size, seed):
+        self.options, self.size = options, size
+
+    def select(self):
+        return self.size - 1
+
+    def observe(self, index, rewards):
+        pass
+
+    def advance(self, version):
+        pass
+
+
+@filters.register("sample_picky", options=Options)
+class Picky(Stateless):
+    def __init__(self, options):
+        self.options = options
+
+    def keep(self, group, version):
+        return max(group.rewards()) > self.options.level
+
+
+@samplers.register("sample_latest", options=Options)
+class Latest(Stateless):
+    def __init__(self, options):
+        self.options = options
+
+    def fresh_count(self, count, trained):
+        return count
+
+    def sample(self, fresh, trained, count, version):
+        return list(fresh)[-count:]
+'''
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pip leaves behind: a package and its metadata on the path."""
+    package, metadata = tmp_path / "sample_plugins", tmp_path / "sample_plugins-1.0.dist-info"
+    package.mkdir()
+    metadata.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "algorithms.py").write_text(MODULE)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sample-plugins\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+    for registry in (selectors, filters, samplers):
+        monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    for module in ("sample_plugins", "sample_plugins.algorithms"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_run_is_built_of_an_installed_packages_algorithms(tmp_path: Path) -> None:
+    plain = config()
+    chosen = {"selector": {"kind": "sample_last", "level": 0.1}, "filters": ({"kind": "sample_picky"},)}
+    run_config = plain.model_copy(
+        update={
+            "flows": {name: flow.model_copy(update=chosen) for name, flow in plain.flows.items()},
+            "streams": {"solver": StreamConfig(sampler={"kind": "sample_latest"})},
+        }
+    )
+    run = build_run(run_config, journal=Journal(tmp_path / "journal.sqlite"), clock=ManualClock())
+    (flow,) = run.flows.values()
+    assert flow.issue().index == flow.issue().index > 0
+    assert flow.metrics() == {"sample_last.level": 0.1, "sample_picky.level": 0.5}
+    assert run.streams[PolicyId("solver")].metrics() == {"sample_latest.level": 0.5}
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_packages_algorithms_are_listed_and_their_options_checked() -> None:
+    assert "sample_last" in selectors.kinds()
+    assert "sample_picky" in filters.kinds()
+    assert "sample_latest" in samplers.kinds()
+    with pytest.raises(InvalidInput, match="did you mean 'level'"):
+        filters.build({"kind": "sample_picky", "levels": 1})
+
+
+def test_without_the_package_its_kinds_are_unknown() -> None:
+    with pytest.raises(InvalidInput, match="no selector is called 'sample_last'"):
+        selectors.build({"kind": "sample_last"}, 10, 0)
