@@ -272,8 +272,7 @@ class Stream:
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
         }
-        came_in = self._rewards_since_step or [
-            row.reward for row in rows
-        ]  # a step may be made of earlier rollouts only
+        # A step may be made of rollouts that came in before the step before it.
+        came_in = self._rewards_since_step or [row.reward for row in rows]
         self.rewards.append(sum(came_in) / len(came_in))
         self._rewards_since_step = []
