@@ -72,6 +72,8 @@ class Manifest:
     root_hash: bytes
     metadata: Mapping[str, str] = field(default_factory=dict)
     probe: Probe | None = None
+    signature: bytes = b""
+    """Ed25519 (64 bytes) by the run's key; empty when the run does not sign."""
 
     @property
     def size_bytes(self) -> int:
@@ -104,11 +106,24 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFile:
+    """A file in a host's shared memory, for processes on that host; see `astraflow.weights.shared`."""
+
+    host: str
+    path: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """How to get from the version a node has to the one it wants: transfers to apply in order, fewest bytes."""
+    """How to get from the version a node has to the one it wants: transfers to apply in order, fewest bytes.
+
+    shared: the target's full bits in the memory of the store's host, for a reader that is on it.
+    """
 
     manifest: Manifest
     transfers: tuple[Transfer, ...]
+    shared: SharedFile | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -137,3 +152,7 @@ class VersionNotice:
     """Size of the delta from the version before; 0 when there is none."""
     published_at: float
     """Unix seconds at the store."""
+    changed_elements: int = 0
+    """Elements that differ from the version before; 0 when not known."""
+    elements: int = 0
+    """Elements of the version; 0 when not known."""

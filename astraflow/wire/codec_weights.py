@@ -9,6 +9,7 @@ from astraflow.contract.weights import (
     Dtype,
     Manifest,
     Probe,
+    SharedFile,
     TensorSpec,
     Transfer,
     TransferKind,
@@ -19,6 +20,7 @@ from astraflow.wire.codec_common import plain
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 HASH_BYTES = 32
+SIGNATURE_BYTES = 64
 
 
 def encode_manifest(manifest: Manifest) -> pb.Manifest:
@@ -28,6 +30,7 @@ def encode_manifest(manifest: Manifest) -> pb.Manifest:
         version=manifest.version,
         root_hash=manifest.root_hash,
         metadata=dict(manifest.metadata),
+        signature=manifest.signature,
         tensors=[
             pb.Tensor(
                 name=tensor.name,
@@ -48,8 +51,10 @@ def encode_manifest(manifest: Manifest) -> pb.Manifest:
 
 
 def decode_manifest(message: pb.Manifest) -> Manifest:
-    """Message -> manifest. Raises: InvalidInput for unknown dtypes or hashes of the wrong length."""
+    """Message -> manifest. Raises: InvalidInput for unknown dtypes, hashes or a signature of the wrong length."""
     _check_hash(message.root_hash, "root hash")
+    if len(message.signature) not in {0, SIGNATURE_BYTES}:
+        raise InvalidInput(f"the manifest's signature has {len(message.signature)} bytes, expected {SIGNATURE_BYTES}")
     return Manifest(
         policy=PolicyId(message.policy),
         version=Version(message.version),
@@ -57,6 +62,7 @@ def decode_manifest(message: pb.Manifest) -> Manifest:
         root_hash=message.root_hash,
         metadata=plain(message.metadata),
         probe=_decode_probe(message.probe) if message.HasField("probe") else None,
+        signature=message.signature,
     )
 
 
@@ -92,7 +98,9 @@ def decode_transfer(message: pb.Transfer) -> Transfer:
 def encode_plan(plan: TransferPlan) -> pb.PlanReply:
     """Transfer plan -> message."""
     return pb.PlanReply(
-        manifest=encode_manifest(plan.manifest), transfers=[encode_transfer(transfer) for transfer in plan.transfers]
+        manifest=encode_manifest(plan.manifest),
+        transfers=[encode_transfer(transfer) for transfer in plan.transfers],
+        shared=encode_shared(plan.shared) if plan.shared else None,
     )
 
 
@@ -101,7 +109,18 @@ def decode_plan(message: pb.PlanReply) -> TransferPlan:
     return TransferPlan(
         manifest=decode_manifest(message.manifest),
         transfers=tuple(decode_transfer(transfer) for transfer in message.transfers),
+        shared=decode_shared(message.shared) if message.HasField("shared") else None,
     )
+
+
+def encode_shared(file: SharedFile) -> pb.SharedFile:
+    """Shared file -> message."""
+    return pb.SharedFile(host=file.host, path=file.path, size_bytes=file.size_bytes)
+
+
+def decode_shared(message: pb.SharedFile) -> SharedFile:
+    """Message -> shared file; whether it may be opened is for `astraflow.weights.shared` to judge."""
+    return SharedFile(host=message.host, path=message.path, size_bytes=message.size_bytes)
 
 
 def encode_chunk(chunk: Chunk) -> pb.Chunk:
@@ -125,6 +144,8 @@ def encode_notice(notice: VersionNotice) -> pb.VersionNotice:
         full_bytes=notice.full_bytes,
         delta_bytes=notice.delta_bytes,
         published_at=notice.published_at,
+        changed_elements=notice.changed_elements,
+        elements=notice.elements,
     )
 
 
@@ -137,6 +158,8 @@ def decode_notice(message: pb.VersionNotice) -> VersionNotice:
         full_bytes=message.full_bytes,
         delta_bytes=message.delta_bytes,
         published_at=message.published_at,
+        changed_elements=message.changed_elements,
+        elements=message.elements,
     )
 
 

@@ -24,6 +24,7 @@ counts = st.integers(0, 2**32 - 1)
 big_counts = st.integers(0, 2**64 - 1)
 ordinals = st.integers(0, 2**63 - 1)
 hashes = st.binary(min_size=32, max_size=32)
+signatures = st.just(b"") | st.binary(min_size=64, max_size=64)
 texts = st.text(max_size=20)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
@@ -227,5 +228,5 @@ _SPECIAL: dict[Any, Any] = {
     GroupQuery: _group_queries,
     EventQuery: _event_queries,
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
-    Manifest: lambda: built(Manifest, root_hash=hashes),
+    Manifest: lambda: built(Manifest, root_hash=hashes, signature=signatures),
 }

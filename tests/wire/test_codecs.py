@@ -23,7 +23,7 @@ from astraflow.contract.plugins import PlannedPlugins, PluginChange
 from astraflow.contract.reports import Event, Report, SampledTrajectory
 from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Prompt, Welcome
 from astraflow.contract.trajectories import Episode
-from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (
     codec_common,
     codec_control,
@@ -49,6 +49,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_data, "step"): (StepReport, data_plane_pb2.ReportStepRequest),
     (codec_weights, "manifest"): (Manifest, weight_plane_pb2.Manifest),
     (codec_weights, "transfer"): (Transfer, weight_plane_pb2.Transfer),
+    (codec_weights, "shared"): (SharedFile, weight_plane_pb2.SharedFile),
     (codec_weights, "plan"): (TransferPlan, weight_plane_pb2.PlanReply),
     (codec_weights, "chunk"): (Chunk, weight_plane_pb2.Chunk),
     (codec_weights, "notice"): (VersionNotice, weight_plane_pb2.VersionNotice),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12weight_plane.proto\x12\x0c\x61straflow.v1\"R\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04hash\x18\x05 \x01(\x0c\"O\n\x05Probe\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x0f\n\x07lengths\x18\x02 \x03(\r\x12\x13\n\x0bscored_from\x18\x03 \x03(\r\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"\xf2\x01\n\x08Manifest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12%\n\x07tensors\x18\x03 \x03(\x0b\x32\x14.astraflow.v1.Tensor\x12\x11\n\troot_hash\x18\x04 \x01(\x0c\x12\x36\n\x08metadata\x18\x05 \x03(\x0b\x32$.astraflow.v1.Manifest.MetadataEntry\x12\"\n\x05probe\x18\x06 \x01(\x0b\x32\x13.astraflow.v1.Probe\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\x08Transfer\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\x04\x12\x11\n\x04\x62\x61se\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x42\x07\n\x05_base\"7\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\"h\n\x0cPublishPiece\x12)\n\x04head\x18\x01 \x01(\x0b\x32\x19.astraflow.v1.PublishHeadH\x00\x12$\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x13.astraflow.v1.ChunkH\x00\x42\x07\n\x05piece\"a\n\x0bPublishHead\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Manifest\x12(\n\x08transfer\x18\x02 \x01(\x0b\x32\x16.astraflow.v1.Transfer\"\x1e\n\x0cPublishReply\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\"<\n\x0cWatchRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_after\"\x82\x01\n\rVersionNotice\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x11\n\troot_hash\x18\x03 \x01(\x0c\x12\x12\n\nfull_bytes\x18\x04 \x01(\x04\x12\x13\n\x0b\x64\x65lta_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cpublished_at\x18\x06 \x01(\x01\"U\n\x0bPlanRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x11\n\x04have\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04want\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05_haveB\x07\n\x05_want\"`\n\tPlanReply\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Manifest\x12)\n\ttransfers\x18\x02 \x03(\x0b\x32\x16.astraflow.v1.Transfer\"H\n\x0c\x46\x65tchRequest\x12(\n\x08transfer\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Transfer\x12\x0e\n\x06offset\x18\x02 \x01(\x04\"!\n\x0fVersionsRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\">\n\rVersionsReply\x12-\n\x08versions\x18\x01 \x03(\x0b\x32\x1b.astraflow.v1.VersionNotice2\xd6\x02\n\x0bWeightPlane\x12\x43\n\x07Publish\x12\x1a.astraflow.v1.PublishPiece\x1a\x1a.astraflow.v1.PublishReply(\x01\x12\x42\n\x05Watch\x12\x1a.astraflow.v1.WatchRequest\x1a\x1b.astraflow.v1.VersionNotice0\x01\x12:\n\x04Plan\x12\x19.astraflow.v1.PlanRequest\x1a\x17.astraflow.v1.PlanReply\x12:\n\x05\x46\x65tch\x12\x1a.astraflow.v1.FetchRequest\x1a\x13.astraflow.v1.Chunk0\x01\x12\x46\n\x08Versions\x12\x1d.astraflow.v1.VersionsRequest\x1a\x1b.astraflow.v1.VersionsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12weight_plane.proto\x12\x0c\x61straflow.v1\"R\n\x06Tensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x0e\n\x06offset\x18\x04 \x01(\x04\x12\x0c\n\x04hash\x18\x05 \x01(\x0c\"O\n\x05Probe\x12\x0e\n\x06tokens\x18\x01 \x01(\x0c\x12\x0f\n\x07lengths\x18\x02 \x03(\r\x12\x13\n\x0bscored_from\x18\x03 \x03(\r\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"\x85\x02\n\x08Manifest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12%\n\x07tensors\x18\x03 \x03(\x0b\x32\x14.astraflow.v1.Tensor\x12\x11\n\troot_hash\x18\x04 \x01(\x0c\x12\x36\n\x08metadata\x18\x05 \x03(\x0b\x32$.astraflow.v1.Manifest.MetadataEntry\x12\"\n\x05probe\x18\x06 \x01(\x0b\x32\x13.astraflow.v1.Probe\x12\x11\n\tsignature\x18\x07 \x01(\x0c\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\x08Transfer\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\x04\x12\x11\n\x04\x62\x61se\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12\x0c\n\x04hash\x18\x06 \x01(\x0c\x42\x07\n\x05_base\"7\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x03 \x01(\x06\"h\n\x0cPublishPiece\x12)\n\x04head\x18\x01 \x01(\x0b\x32\x19.astraflow.v1.PublishHeadH\x00\x12$\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x13.astraflow.v1.ChunkH\x00\x42\x07\n\x05piece\"\x8b\x01\n\x0bPublishHead\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Manifest\x12(\n\x08transfer\x18\x02 \x01(\x0b\x32\x16.astraflow.v1.Transfer\x12(\n\x06shared\x18\x03 \x01(\x0b\x32\x18.astraflow.v1.SharedFile\"<\n\nSharedFile\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x1e\n\x0cPublishReply\x12\x0e\n\x06is_new\x18\x01 \x01(\x08\"<\n\x0cWatchRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_after\"\xae\x01\n\rVersionNotice\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x11\n\troot_hash\x18\x03 \x01(\x0c\x12\x12\n\nfull_bytes\x18\x04 \x01(\x04\x12\x13\n\x0b\x64\x65lta_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cpublished_at\x18\x06 \x01(\x01\x12\x18\n\x10\x63hanged_elements\x18\x07 \x01(\x04\x12\x10\n\x08\x65lements\x18\x08 \x01(\x04\"U\n\x0bPlanRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\x12\x11\n\x04have\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\x04want\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05_haveB\x07\n\x05_want\"\x8a\x01\n\tPlanReply\x12(\n\x08manifest\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Manifest\x12)\n\ttransfers\x18\x02 \x03(\x0b\x32\x16.astraflow.v1.Transfer\x12(\n\x06shared\x18\x03 \x01(\x0b\x32\x18.astraflow.v1.SharedFile\"\\\n\x0c\x46\x65tchRequest\x12(\n\x08transfer\x18\x01 \x01(\x0b\x32\x16.astraflow.v1.Transfer\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"!\n\x0fVersionsRequest\x12\x0e\n\x06policy\x18\x01 \x01(\t\">\n\rVersionsReply\x12-\n\x08versions\x18\x01 \x03(\x0b\x32\x1b.astraflow.v1.VersionNotice2\xd6\x02\n\x0bWeightPlane\x12\x43\n\x07Publish\x12\x1a.astraflow.v1.PublishPiece\x1a\x1a.astraflow.v1.PublishReply(\x01\x12\x42\n\x05Watch\x12\x1a.astraflow.v1.WatchRequest\x1a\x1b.astraflow.v1.VersionNotice0\x01\x12:\n\x04Plan\x12\x19.astraflow.v1.PlanRequest\x1a\x17.astraflow.v1.PlanReply\x12:\n\x05\x46\x65tch\x12\x1a.astraflow.v1.FetchRequest\x1a\x13.astraflow.v1.Chunk0\x01\x12\x46\n\x08Versions\x12\x1d.astraflow.v1.VersionsRequest\x1a\x1b.astraflow.v1.VersionsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,33 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROBE']._serialized_start=120
   _globals['_PROBE']._serialized_end=199
   _globals['_MANIFEST']._serialized_start=202
-  _globals['_MANIFEST']._serialized_end=444
-  _globals['_MANIFEST_METADATAENTRY']._serialized_start=397
-  _globals['_MANIFEST_METADATAENTRY']._serialized_end=444
-  _globals['_TRANSFER']._serialized_start=446
-  _globals['_TRANSFER']._serialized_end=564
-  _globals['_CHUNK']._serialized_start=566
-  _globals['_CHUNK']._serialized_end=621
-  _globals['_PUBLISHPIECE']._serialized_start=623
-  _globals['_PUBLISHPIECE']._serialized_end=727
-  _globals['_PUBLISHHEAD']._serialized_start=729
-  _globals['_PUBLISHHEAD']._serialized_end=826
-  _globals['_PUBLISHREPLY']._serialized_start=828
-  _globals['_PUBLISHREPLY']._serialized_end=858
-  _globals['_WATCHREQUEST']._serialized_start=860
-  _globals['_WATCHREQUEST']._serialized_end=920
-  _globals['_VERSIONNOTICE']._serialized_start=923
-  _globals['_VERSIONNOTICE']._serialized_end=1053
-  _globals['_PLANREQUEST']._serialized_start=1055
-  _globals['_PLANREQUEST']._serialized_end=1140
-  _globals['_PLANREPLY']._serialized_start=1142
-  _globals['_PLANREPLY']._serialized_end=1238
-  _globals['_FETCHREQUEST']._serialized_start=1240
-  _globals['_FETCHREQUEST']._serialized_end=1312
-  _globals['_VERSIONSREQUEST']._serialized_start=1314
-  _globals['_VERSIONSREQUEST']._serialized_end=1347
-  _globals['_VERSIONSREPLY']._serialized_start=1349
-  _globals['_VERSIONSREPLY']._serialized_end=1411
-  _globals['_WEIGHTPLANE']._serialized_start=1414
-  _globals['_WEIGHTPLANE']._serialized_end=1756
+  _globals['_MANIFEST']._serialized_end=463
+  _globals['_MANIFEST_METADATAENTRY']._serialized_start=416
+  _globals['_MANIFEST_METADATAENTRY']._serialized_end=463
+  _globals['_TRANSFER']._serialized_start=465
+  _globals['_TRANSFER']._serialized_end=583
+  _globals['_CHUNK']._serialized_start=585
+  _globals['_CHUNK']._serialized_end=640
+  _globals['_PUBLISHPIECE']._serialized_start=642
+  _globals['_PUBLISHPIECE']._serialized_end=746
+  _globals['_PUBLISHHEAD']._serialized_start=749
+  _globals['_PUBLISHHEAD']._serialized_end=888
+  _globals['_SHAREDFILE']._serialized_start=890
+  _globals['_SHAREDFILE']._serialized_end=950
+  _globals['_PUBLISHREPLY']._serialized_start=952
+  _globals['_PUBLISHREPLY']._serialized_end=982
+  _globals['_WATCHREQUEST']._serialized_start=984
+  _globals['_WATCHREQUEST']._serialized_end=1044
+  _globals['_VERSIONNOTICE']._serialized_start=1047
+  _globals['_VERSIONNOTICE']._serialized_end=1221
+  _globals['_PLANREQUEST']._serialized_start=1223
+  _globals['_PLANREQUEST']._serialized_end=1308
+  _globals['_PLANREPLY']._serialized_start=1311
+  _globals['_PLANREPLY']._serialized_end=1449
+  _globals['_FETCHREQUEST']._serialized_start=1451
+  _globals['_FETCHREQUEST']._serialized_end=1543
+  _globals['_VERSIONSREQUEST']._serialized_start=1545
+  _globals['_VERSIONSREQUEST']._serialized_end=1578
+  _globals['_VERSIONSREPLY']._serialized_start=1580
+  _globals['_VERSIONSREPLY']._serialized_end=1642
+  _globals['_WEIGHTPLANE']._serialized_start=1645
+  _globals['_WEIGHTPLANE']._serialized_end=1987
 # @@protoc_insertion_point(module_scope)

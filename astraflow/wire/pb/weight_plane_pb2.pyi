@@ -110,9 +110,12 @@ class Manifest(_message.Message):
     ROOT_HASH_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     root_hash: _builtins.bytes
+    signature: _builtins.bytes
+    """Ed25519, 64 bytes, by the run's key; empty when the run does not sign."""
     @_builtins.property
     def tensors(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tensor]: ...
     @_builtins.property
@@ -128,10 +131,11 @@ class Manifest(_message.Message):
         root_hash: _builtins.bytes = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         probe: Global___Probe | None = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["probe", b"probe"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "policy", b"policy", "probe", b"probe", "root_hash", b"root_hash", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["metadata", b"metadata", "policy", b"policy", "probe", b"probe", "root_hash", b"root_hash", "signature", b"signature", "tensors", b"tensors", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,23 +236,56 @@ class PublishHead(_message.Message):
 
     MANIFEST_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def manifest(self) -> Global___Manifest: ...
     @_builtins.property
     def transfer(self) -> Global___Transfer: ...
+    @_builtins.property
+    def shared(self) -> Global___SharedFile:
+        """The version's full bits, for a store on the same host: then no chunks of a full snapshot follow."""
+
     def __init__(
         self,
         *,
         manifest: Global___Manifest | None = ...,
         transfer: Global___Transfer | None = ...,
+        shared: Global___SharedFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "transfer", b"transfer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishHead: _TypeAlias = PublishHead  # noqa: Y015
+
+@_typing.final
+class SharedFile(_message.Message):
+    """A file in a host's shared memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    path: _builtins.str
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        path: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedFile: _TypeAlias = SharedFile  # noqa: Y015
 
 @_typing.final
 class PublishReply(_message.Message):
@@ -305,12 +342,17 @@ class VersionNotice(_message.Message):
     FULL_BYTES_FIELD_NUMBER: _builtins.int
     DELTA_BYTES_FIELD_NUMBER: _builtins.int
     PUBLISHED_AT_FIELD_NUMBER: _builtins.int
+    CHANGED_ELEMENTS_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     root_hash: _builtins.bytes
     full_bytes: _builtins.int
     delta_bytes: _builtins.int
     published_at: _builtins.float
+    changed_elements: _builtins.int
+    """Elements that differ from the version before, of how many; both 0 when not known."""
+    elements: _builtins.int
     def __init__(
         self,
         *,
@@ -320,10 +362,12 @@ class VersionNotice(_message.Message):
         full_bytes: _builtins.int = ...,
         delta_bytes: _builtins.int = ...,
         published_at: _builtins.float = ...,
+        changed_elements: _builtins.int = ...,
+        elements: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_bytes", b"delta_bytes", "full_bytes", b"full_bytes", "policy", b"policy", "published_at", b"published_at", "root_hash", b"root_hash", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_elements", b"changed_elements", "delta_bytes", b"delta_bytes", "elements", b"elements", "full_bytes", b"full_bytes", "policy", b"policy", "published_at", b"published_at", "root_hash", b"root_hash", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,19 +412,25 @@ class PlanReply(_message.Message):
 
     MANIFEST_FIELD_NUMBER: _builtins.int
     TRANSFERS_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def manifest(self) -> Global___Manifest: ...
     @_builtins.property
     def transfers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
+    @_builtins.property
+    def shared(self) -> Global___SharedFile:
+        """The target's full bits, for a reader on the store's host."""
+
     def __init__(
         self,
         *,
         manifest: Global___Manifest | None = ...,
         transfers: _abc.Iterable[Global___Transfer] | None = ...,
+        shared: Global___SharedFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "transfers", b"transfers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared", "transfers", b"transfers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -392,7 +442,10 @@ class FetchRequest(_message.Message):
 
     TRANSFER_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
+    size_bytes: _builtins.int
+    """Bytes from there on; 0: to the end."""
     @_builtins.property
     def transfer(self) -> Global___Transfer: ...
     def __init__(
@@ -400,10 +453,11 @@ class FetchRequest(_message.Message):
         *,
         transfer: Global___Transfer | None = ...,
         offset: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["transfer", b"transfer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "size_bytes", b"size_bytes", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,7 +74,7 @@ class WeightPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The latest version at once if it is newer than `after`, then every new one.
+        """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

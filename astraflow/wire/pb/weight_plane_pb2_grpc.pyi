@@ -19,7 +19,7 @@ class WeightPlaneStub:
     Publish: _aio.StreamUnaryMultiCallable[_weight_plane_pb2.PublishPiece, _weight_plane_pb2.PublishReply]
     """First message: the head; then chunks of the encoded file in order."""
     Watch: _aio.UnaryStreamMultiCallable[_weight_plane_pb2.WatchRequest, _weight_plane_pb2.VersionNotice]
-    """The latest version at once if it is newer than `after`, then every new one."""
+    """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies."""
     Plan: _aio.UnaryUnaryMultiCallable[_weight_plane_pb2.PlanRequest, _weight_plane_pb2.PlanReply]
     """The way with the fewest bytes from `have` to `want`."""
     Fetch: _aio.UnaryStreamMultiCallable[_weight_plane_pb2.FetchRequest, _weight_plane_pb2.Chunk]
@@ -43,7 +43,7 @@ class WeightPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _weight_plane_pb2.WatchRequest,
         context: _aio.ServicerContext[_weight_plane_pb2.WatchRequest, _abc.AsyncIterator[_weight_plane_pb2.VersionNotice]],
     ) -> _abc.AsyncIterator[_weight_plane_pb2.VersionNotice]:
-        """The latest version at once if it is newer than `after`, then every new one."""
+        """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies."""
 
     @_abc_1.abstractmethod
     def Plan(

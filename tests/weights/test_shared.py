@@ -1,0 +1,117 @@
+"""Buffers in shared memory: who may map them, and when they may be written again."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import InvalidInput, UnknownVersion
+from astraflow.contract.weights import SharedFile
+from astraflow.weights.shared import PREFIX, SHARED_FOLDER, SharedBuffer, attach, host_id, is_here, sweep
+
+_LEAVE_BEHIND = """
+import os
+from astraflow.weights.shared import SharedBuffer
+b = SharedBuffer(64)
+print(b.file.path, flush=True)
+os._exit(9)
+"""
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest) -> SharedBuffer:
+    buffer = SharedBuffer(4096)
+    request.addfinalizer(buffer.remove)
+    return buffer
+
+
+def test_what_is_written_is_seen_without_a_copy_and_cannot_be_written_by_readers(made: SharedBuffer) -> None:
+    made.buffer[:] = 7
+    seen = attach(made.file)
+    assert (seen == 7).all()
+    made.buffer[5] = 9
+    assert seen[5] == 9
+    with pytest.raises(ValueError, match="read-only"):
+        seen[0] = 1
+
+
+def test_a_buffer_is_written_again_only_when_nobody_reads_it(made: SharedBuffer) -> None:
+    seen = attach(made.file)
+    part = seen[10:20]
+    del seen
+    assert not made.reclaim()
+    assert len(attach(made.file)) == 4096, "a refused reclaim leaves it readable"
+    del part
+    assert made.reclaim()
+    with pytest.raises(UnknownVersion, match="written again"):
+        attach(made.file)
+    made.show()
+    assert len(attach(made.file)) == 4096
+
+
+def test_a_removed_buffer_stays_with_who_maps_it(made: SharedBuffer) -> None:
+    made.buffer[:] = 3
+    seen = attach(made.file)
+    made.remove()
+    assert (seen == 3).all()
+    with pytest.raises(UnknownVersion, match="gone"):
+        attach(made.file)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", *(f"{SHARED_FOLDER}/{name}" for name in (f"{PREFIX}../../etc/passwd", "other", f"sub/{PREFIX}x"))],
+)
+def test_paths_elsewhere_are_refused(path: str) -> None:
+    with pytest.raises(InvalidInput, match="no shared buffer"):
+        attach(SharedFile(host=host_id(), path=path, size_bytes=10))
+
+
+def test_links_folders_and_wrong_sizes_are_refused(made: SharedBuffer, tmp_path: Path) -> None:
+    link = SHARED_FOLDER / f"{PREFIX}link-of-a-test"
+    link.symlink_to(made.file.path)
+    try:
+        with pytest.raises(InvalidInput, match="cannot be opened"):
+            attach(replace(made.file, path=str(link)))
+    finally:
+        link.unlink()
+    with pytest.raises(InvalidInput, match="not the one"):
+        attach(replace(made.file, size_bytes=4095))
+    Path(made.file.path).chmod(0o644)
+    with pytest.raises(InvalidInput, match="not the one"):
+        attach(made.file)
+
+
+def test_another_host_is_not_here(made: SharedBuffer) -> None:
+    assert is_here(made.file)
+    elsewhere = replace(made.file, host="other")
+    assert not is_here(elsewhere)
+    with pytest.raises(InvalidInput):
+        attach(elsewhere)
+
+
+def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(made: SharedBuffer) -> None:
+    left = subprocess.run([sys.executable, "-c", _LEAVE_BEHIND], capture_output=True, text=True).stdout.strip()
+    assert Path(left).exists()
+    sweep()
+    assert not Path(left).exists()
+    assert Path(made.file.path).exists()
+
+
+def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:
+    code = _LEAVE_BEHIND.replace("print(", "b.buffer[:] = 5; print(").replace("os._exit(9)", "input()")
+    writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    path = writer.stdout.readline().strip()
+    seen = attach(SharedFile(host=host_id(), path=path, size_bytes=64))
+    writer.kill()
+    writer.communicate()
+    sweep()
+    assert Path(path).exists()
+    assert np.array_equal(seen, np.full(64, 5, dtype=np.uint8))
+    del seen
+    sweep()
+    assert not Path(path).exists()
