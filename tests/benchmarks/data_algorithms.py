@@ -1,6 +1,6 @@
 """What data algorithms save: rollouts generated against accuracy reached, on a synthetic mix of difficulties.
 
-    python -m tests.benchmarks.data_algorithms [--steps 100] [--seed 0] [--svg FILE]
+    python -m tests.benchmarks.data_algorithms [--steps 100] [--seeds 5] [--svg FILE]
 
 Selectors, filters, samplers, gate and buffer are the real ones, driven in process without journal or gRPC. The rest is
 a model, in virtual time: a prompt is solved with probability sigmoid(ability + practice - difficulty), difficulties are
@@ -15,6 +15,7 @@ import argparse
 import heapq
 import math
 import random
+import statistics
 import sys
 import tempfile
 from collections import Counter
@@ -243,40 +244,90 @@ def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
     )
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """One line a variant. `to equal` is about the accuracy that dynamic sampling alone has after nine steps of ten."""
-    dynamic = next(outcome for outcome in outcomes if outcome.name == "dynamic sampling")
-    equal = dynamic.curve[round(0.9 * len(dynamic.curve)) - 1][1]
-    lines = [
-        f"{'':22} {'rollouts':>9} {'of dyn.':>8} {'accuracy':>9} {f'to {equal:.1%}':>9} {'of dyn.':>8} "
-        f"{'hours':>6} {'replayed':>9} {'stale':>6}"
-    ]
-    base = dynamic.rollouts_to(equal) or 0
-    for one in outcomes:
-        reached = one.rollouts_to(equal)
-        until = f"{reached:9,} {reached / base:8.2f}" if reached else f"{'never':>9} {'':8}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure of several seeds."""
+
+    mean: float
+    spread: float
+    """Standard deviation; 0 for one seed."""
+
+
+def over_seeds(values: Sequence[float]) -> Figure:
+    """Their mean and spread."""
+    return Figure(mean=statistics.fmean(values), spread=statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+def table(by_seed: Sequence[Sequence[Outcome]]) -> str:
+    """One line a variant, means over the seeds with standard deviations.
+
+    by_seed: for each seed the outcomes of all variants. `to equal` compares, within each seed, at the accuracy that
+    dynamic sampling alone has after nine steps of ten.
+    """
+    heads = ("rollouts", "of dyn.", "accuracy", "to equal, of dyn.", "never", "hours", "replayed", "stale")
+    lines = [f"{'':22}" + "".join(f"{head:>20}" for head in heads[:4]) + "".join(f"{head:>10}" for head in heads[4:])]
+    dynamic = [_named(outcomes, "dynamic sampling") for outcomes in by_seed]
+    for variant in by_seed[0]:
+        own = [_named(outcomes, variant.name) for outcomes in by_seed]
+        shares = [one.rollouts / base.rollouts for one, base in zip(own, dynamic, strict=True)]
+        reached = [_share_to_equal(one, base) for one, base in zip(own, dynamic, strict=True)]
+        at_all = [share for share in reached if share is not None]
         lines.append(
-            f"{one.name:22} {one.rollouts:9,} {one.rollouts / dynamic.rollouts:8.2f} {one.accuracy:9.1%} {until} "
-            f"{one.hours:6.2f} {one.replayed:9.1%} {one.stale:6.1%}"
+            f"{variant.name:22}"
+            + _with_spread([one.rollouts for one in own], ",.0f")
+            + _with_spread(shares, ".2f")
+            + _with_spread([one.accuracy for one in own], ".1%")
+            + (_with_spread(at_all, ".2f") if at_all else f"{'-':>20}")
+            + f"{len(own) - len(at_all):10}"
+            + f"{statistics.fmean(one.hours for one in own):10.2f}"
+            + f"{statistics.fmean(one.replayed for one in own):10.1%}"
+            + f"{statistics.fmean(one.stale for one in own):10.1%}"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def curves(by_seed: Sequence[Sequence[Outcome]]) -> list[Curve]:
+    """Accuracy against rollouts of each variant: step by step the mean over the seeds."""
+    return [
+        Curve(
+            name=variant.name,
+            points=tuple(
+                (statistics.fmean(x for x, _ in points), statistics.fmean(y for _, y in points))
+                for points in zip(*(_named(outcomes, variant.name).curve for outcomes in by_seed), strict=True)
+            ),
+        )
+        for variant in by_seed[0]
+    ]
 
 
 def main() -> None:
     """Measure every variant, print the table, draw the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="how many; each takes half a minute")
     parser.add_argument("--svg", type=Path)
     given = parser.parse_args()
-    outcomes = [measure(variant, steps=given.steps, seed=given.seed) for variant in VARIANTS]
-    sys.stdout.write(table(outcomes))
+    by_seed = [[measure(variant, steps=given.steps, seed=seed) for variant in VARIANTS] for seed in range(given.seeds)]
+    sys.stdout.write(table(by_seed))
     if given.svg:
-        curves = [
-            Curve(name=one.name, points=tuple((float(rollouts), accuracy) for rollouts, accuracy in one.curve))
-            for one in outcomes
-        ]
-        given.svg.write_text(line_plot(curves, x_label="rollouts generated", y_label="accuracy on other prompts"))
+        picture = line_plot(curves(by_seed), x_label="rollouts generated", y_label="accuracy on other prompts")
+        given.svg.write_text(picture)
+
+
+def _named(outcomes: Sequence[Outcome], name: str) -> Outcome:
+    return next(outcome for outcome in outcomes if outcome.name == name)
+
+
+def _share_to_equal(one: Outcome, dynamic: Outcome) -> float | None:
+    equal = dynamic.curve[round(0.9 * len(dynamic.curve)) - 1][1]
+    reached, base = one.rollouts_to(equal), dynamic.rollouts_to(equal)
+    return reached / base if reached and base else None
+
+
+def _with_spread(values: Sequence[float], form: str) -> str:
+    figure = over_seeds(values)
+    text = f"{figure.mean:{form}}" + (f" ± {figure.spread:{form}}" if len(values) > 1 else "")
+    return f"{text:>20}"
 
 
 def _episode(task: Task, is_right: bool, version: Version) -> Episode:

@@ -2,14 +2,16 @@
 
 from xml.etree import ElementTree
 
-from tests.benchmarks.data_algorithms import VARIANTS, measure, table
+from tests.benchmarks.data_algorithms import VARIANTS, curves, measure, table
 from tests.benchmarks.plot import Curve, line_plot
 
 
 def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() -> None:
     outcomes = [measure(variant, steps=4, seed=1) for variant in VARIANTS]
-    lines = table(outcomes).splitlines()
+    lines = table([outcomes, outcomes]).splitlines()
     assert len(lines) == 1 + len(VARIANTS)
+    assert all("± 0.00" in line for line in lines[1:]), "the same seed twice has no spread"
+    assert [curve.points for curve in curves([outcomes])] == [outcome.curve for outcome in outcomes]
     rollouts = {outcome.name: outcome.rollouts for outcome in outcomes}
     assert rollouts["none"] < rollouts["+ replay 0.5"] < rollouts["dynamic sampling"]
     assert all(outcome.stale < 0.01 for outcome in outcomes)

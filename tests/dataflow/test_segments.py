@@ -93,6 +93,47 @@ def test_a_segment_that_is_cut_or_gone_is_told(tmp_path: Path) -> None:
         files.read(place)
 
 
+def test_a_segment_that_is_not_needed_is_written_over_by_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was in it is not mistaken for what was written then."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2 * PAGE_BYTES)
+    files, places = SegmentFiles(tmp_path), SegmentMap()
+    inodes = set[int]()
+    for number in range(20):
+        (place,) = places.append([(number, 2 * PAGE_BYTES)])
+        files.write([(place, bytes([number]) * 2 * PAGE_BYTES)])
+        inodes.add((tmp_path / f"{place.segment:08d}.segment").stat().st_ino)
+        assert files.read(place) == bytes([number]) * 2 * PAGE_BYTES
+        places.drop(number)
+        files.remove(places.take_useless())
+    assert len(inodes) <= 3
+    (place,) = places.append([(100, 10)])
+    files.write([(place, b"0123456789")])
+    unwritten = Place(segment=place.segment, offset=PAGE_BYTES, length=100)
+    with pytest.raises(CorruptData, match="is damaged"):
+        files.read(unwritten)
+    files.close()
+    assert not list(tmp_path.glob("*.spare"))
+
+
+def test_segments_too_many_are_cut_away_little_by_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 4 * PAGE_BYTES)
+    monkeypatch.setattr(segments, "CUT_BYTES", 2 * PAGE_BYTES)
+    files, places = SegmentFiles(tmp_path), SegmentMap()
+    placed = places.append([(number, 4 * PAGE_BYTES - 12) for number in range(6)])
+    files.write((place, b"x" * place.length) for place in placed)
+    assert len({place.segment for place in placed}) == 6
+    sizes = list[int]()
+    files.remove(range(1, 6))
+    while not sizes or sizes[-1] > segments.SPARES * 4 * PAGE_BYTES:
+        sizes.append(sum(path.stat().st_size for path in tmp_path.glob("*.spare")))
+        files.remove([])
+    assert [before - after for before, after in pairwise(sizes)] == [2 * PAGE_BYTES] * 5
+    assert files.read(placed[5]) == b"x" * placed[5].length
+    files.close()
+
+
 def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_path: Path) -> None:
     """Memory knows no other way."""
     shared = Path("/dev/shm") / f"astraflow-{tmp_path.name}"  # noqa: S108 (its own folder, removed below)

@@ -1,6 +1,8 @@
 """Data algorithms of an installed package, found by their entry points."""
 
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -86,21 +88,35 @@ class Latest(Stateless):
 '''
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip has installed the package, from a wheel that is made here."""
+    folder = tmp_path_factory.mktemp("third_party")
+    wheel, site = folder / "sample_plugins-1.0-py3-none-any.whl", folder / "site"
+    files = {
+        "sample_plugins/__init__.py": "",
+        "sample_plugins/algorithms.py": MODULE,
+        "sample_plugins-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: sample-plugins\nVersion: 1.0\n",
+        "sample_plugins-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "sample_plugins-1.0.dist-info/entry_points.txt": ENTRY_POINTS,
+        "sample_plugins-1.0.dist-info/RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, body in files.items():
+            archive.writestr(name, body)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", str(site), str(wheel)], check=True)
+    return site
+
+
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pip leaves behind: a package and its metadata on the path."""
-    package, metadata = tmp_path / "sample_plugins", tmp_path / "sample_plugins-1.0.dist-info"
-    package.mkdir()
-    metadata.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "algorithms.py").write_text(MODULE)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sample-plugins\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package can be imported, and is forgotten again after the test."""
     for registry in (selectors, filters, samplers):
         monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     for module in ("sample_plugins", "sample_plugins.algorithms"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(site)
 
 
 @pytest.mark.usefixtures("installed")
