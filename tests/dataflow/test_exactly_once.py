@@ -3,7 +3,9 @@
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -173,9 +175,13 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule()
     def dataflow_is_killed(self) -> None:
-        """What a kill leaves is the files as they are: they are copied away before the old process may close them."""
+        """What a kill leaves is the files as they are: they are copied away before the old process may close them.
+
+        Between two commits, since a copy takes its time; `test_journal_crashes` kills within them.
+        """
         fresh = Path(tempfile.mkdtemp())
-        shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
+        with self.writing:
+            shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
         self._close()
         shutil.rmtree(self.folder)
         self.folder = fresh
@@ -227,6 +233,8 @@ class RunUnderFire(RuleBasedStateMachine):
         settings_ = settings_.model_copy(update={"flows": flows})
         self.journal = Journal(self.folder / "journal.sqlite")
         self.journal.rows("pragma synchronous = off")  # what is killed here is a process, not a machine
+        self.writing = threading.Lock()
+        self.journal._write = _one_at_a_time(self.journal._write, self.writing)  # type: ignore[method-assign]
         owners = {owner for (owner,) in self.journal.rows("select distinct owner from rows")}
         assert owners <= {f"flow {FLOW} {self.specs[Seam.SELECTOR][0]['kind']}", f"flow {HELD_OUT} round"}
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
@@ -272,6 +280,14 @@ class RunUnderFire(RuleBasedStateMachine):
         version = max(0, self.version - lag)
         trajectory = make.trajectory(version=version, reward=float(differs and task.member % 2))
         return Episode(task=task.id, node=self.node, trajectories=(trajectory,))
+
+
+def _one_at_a_time(write: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
+    def locked(*given: Any) -> None:
+        with lock:
+            write(*given)
+
+    return locked
 
 
 class EvaluationUnderFire(RunUnderFire):
