@@ -1,10 +1,13 @@
 """The files of a journal as a kill would leave them, at every point of every commit."""
 
 import shutil
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.segments import Place, SegmentFiles
 
 
@@ -45,3 +48,18 @@ class KilledFiles(SegmentFiles):
         copy = self._copies / str(len(self.kills))
         shutil.copytree(self._folder, copy)
         self.kills.append(Kill(folder=copy, durable=self.durable))
+
+
+def commits_of(journal: Journal) -> threading.Lock:
+    """A lock that each commit of the journal holds: whoever copies its files under it has them as between two commits.
+
+    A copy takes its time, so one made during a commit can be a state that no kill leaves.
+    """
+    lock, write = threading.Lock(), journal._write
+
+    def locked(*given: Any) -> None:
+        with lock:
+            write(*given)
+
+    journal._write = locked  # type: ignore[method-assign]
+    return lock

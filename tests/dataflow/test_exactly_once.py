@@ -3,9 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +30,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_side import TrainerSide
 from tests import make
+from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, evaluation, facts
 from tests.fakes.clock import ManualClock
 
@@ -233,8 +232,7 @@ class RunUnderFire(RuleBasedStateMachine):
         settings_ = settings_.model_copy(update={"flows": flows})
         self.journal = Journal(self.folder / "journal.sqlite")
         self.journal.rows("pragma synchronous = off")  # what is killed here is a process, not a machine
-        self.writing = threading.Lock()
-        self.journal._write = _one_at_a_time(self.journal._write, self.writing)  # type: ignore[method-assign]
+        self.writing = commits_of(self.journal)
         owners = {owner for (owner,) in self.journal.rows("select distinct owner from rows")}
         assert owners <= {f"flow {FLOW} {self.specs[Seam.SELECTOR][0]['kind']}", f"flow {HELD_OUT} round"}
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
@@ -280,14 +278,6 @@ class RunUnderFire(RuleBasedStateMachine):
         version = max(0, self.version - lag)
         trajectory = make.trajectory(version=version, reward=float(differs and task.member % 2))
         return Episode(task=task.id, node=self.node, trajectories=(trajectory,))
-
-
-def _one_at_a_time(write: Callable[..., None], lock: threading.Lock) -> Callable[..., None]:
-    def locked(*given: Any) -> None:
-        with lock:
-            write(*given)
-
-    return locked
 
 
 class EvaluationUnderFire(RunUnderFire):

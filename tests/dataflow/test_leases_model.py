@@ -23,6 +23,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_side import TrainerSide
 from tests import make
+from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, facts
 from tests.fakes.clock import ManualClock
 
@@ -172,7 +173,8 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def dataflow_is_killed(self) -> None:
         """What a kill leaves is the files as they are: they are copied away before the old process may close them."""
         fresh = Path(tempfile.mkdtemp())
-        shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
+        with self.writing:
+            shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
         self._close()
         shutil.rmtree(self.folder)
         self.folder = fresh
@@ -329,6 +331,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
             max_attempts=MAX_ATTEMPTS,
         )
         self.journal = Journal(self.folder / "journal.sqlite")
+        self.writing = commits_of(self.journal)
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
         self.run: Run = build_run(made, journal=self.journal, archive=self.archive, clock=self.clock)
         self.run.restore(grace_s=GRACE_S)

@@ -28,6 +28,7 @@ from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.trainer_side import TrainerSide
 from tests import make
+from tests.dataflow.kills import commits_of
 from tests.dataflow.running import archive_in, facts
 from tests.fakes.clock import ManualClock
 
@@ -452,7 +453,8 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
     def dataflow_is_killed(self) -> None:
         """What a kill leaves is the files as they are: they are copied away before the old process may close them."""
         fresh = Path(tempfile.mkdtemp())
-        shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
+        with self.writing:
+            shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
         self._close()
         shutil.rmtree(self.folder)
         self.folder = fresh
@@ -469,6 +471,7 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
 
     def _open(self) -> None:
         self.journal = Journal(self.folder / "journal.sqlite")
+        self.writing = commits_of(self.journal)
         running = tuple(task.id for task in self.held)
         self.archive = archive_in(self.folder)
         self.world = World.of(
