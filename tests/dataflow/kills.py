@@ -61,5 +61,5 @@ def commits_of(journal: Journal) -> threading.Lock:
         with lock:
             write(*given)
 
-    journal._write = locked  # type: ignore[method-assign]
+    journal._write = locked  # type: ignore[method-assign, assignment]  # takes whatever it is given
     return lock
