@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire.channel import Link
 from astraflow.wire.codec_weights import (
     decode_chunk,
@@ -12,6 +12,7 @@ from astraflow.wire.codec_weights import (
     decode_plan,
     encode_chunk,
     encode_manifest,
+    encode_shared,
     encode_transfer,
 )
 from astraflow.wire.pb import weight_plane_pb2 as pb
@@ -29,13 +30,16 @@ class WeightPlaneClient:
         self._link = link
         self._stub = WeightPlaneStub(link.channel)
 
-    async def publish(self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
+    async def publish(
+        self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
+    ) -> bool:
         """Hand in a version, as a full snapshot or a delta; returns False if the store had it already.
 
-        Raises: Conflict for other bits under a known version, UnknownVersion when the delta's base is not there,
-        CorruptData when what arrived does not match the manifest, StorageFull.
+        shared: its full bits in this host's memory, with which a full snapshot has no chunks.
+        Raises: Conflict for other bits under a known version, UnknownVersion when the delta's base is not there, or
+        the shared file cannot be mapped, CorruptData when what arrived does not match the manifest, StorageFull.
         """
-        pieces = _publish_pieces(manifest, transfer, chunks)
+        pieces = _publish_pieces(manifest, transfer, chunks, shared)
         return (await self._link.call(self._stub.Publish, pieces, timeout_s=TRANSFER_TIMEOUT_S)).is_new
 
     async def watch(self, policy: PolicyId, *, after: Version | None) -> AsyncGenerator[VersionNotice, None]:
@@ -63,7 +67,14 @@ class WeightPlaneClient:
         return tuple(decode_notice(notice) for notice in reply.versions)
 
 
-def _publish_pieces(manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> Iterator[pb.PublishPiece]:
-    yield pb.PublishPiece(head=pb.PublishHead(manifest=encode_manifest(manifest), transfer=encode_transfer(transfer)))
+def _publish_pieces(
+    manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], shared: SharedFile | None
+) -> Iterator[pb.PublishPiece]:
+    head = pb.PublishHead(
+        manifest=encode_manifest(manifest),
+        transfer=encode_transfer(transfer),
+        shared=encode_shared(shared) if shared else None,
+    )
+    yield pb.PublishPiece(head=head)
     for chunk in chunks:
         yield pb.PublishPiece(chunk=encode_chunk(chunk))

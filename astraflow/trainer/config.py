@@ -7,6 +7,7 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
+from astraflow.weights.publisher import PublishConfig
 
 
 class TrainerConfig(Config):
@@ -26,6 +27,8 @@ class TrainerConfig(Config):
     """How long dataflow may hold one request for a batch before it answers that there is none yet."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that stay on disk; with one, a damaged file ends the run."""
+    publish: PublishConfig = PublishConfig()
+    """How versions are handed over."""
     max_steps: int | None = Field(default=None, ge=0)
     """Stop by itself after that many steps since the run began; unlimited when absent."""
     drain_s: float = Field(default=1.5, ge=0)

@@ -4,12 +4,15 @@ from collections.abc import Callable, Mapping
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import StorageFull
+from astraflow.contract.weights import Probe
 from astraflow.runtime.aio import retry
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.trainer.backends.base import Backend, Snapshot
+from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.checkpoint import Checkpoints, Progress
 from astraflow.trainer.worker import Worker
+from astraflow.weights.drafts import Draft
+from astraflow.weights.tensors import TensorShapes
 from astraflow.wire.errors import is_disk_full
 
 log = get_logger()
@@ -44,9 +47,14 @@ class Learner:
         """One optimizer step; returns the backend's metrics."""
         return await self._worker.call(self._backend.step, batch)
 
-    async def snapshot(self) -> Snapshot:
-        """The weights now, copied out."""
-        return await self._worker.call(self._backend.snapshot)
+    @property
+    def published(self) -> TensorShapes:
+        """What every version has."""
+        return self._backend.published
+
+    async def snapshot(self, draft: Draft) -> Probe | None:
+        """Write the weights now to the draft; returns the probe under them."""
+        return await self._worker.call(self._snapshot, draft)
 
     async def keep(self, progress: Progress) -> None:
         """Make the backend's state durable as `progress`; waits for room on a full disk, whatever that takes."""
@@ -58,6 +66,11 @@ class Learner:
             retry_on=(StorageFull,),
             clock=self._clock,
         )
+
+    def _snapshot(self, draft: Draft) -> Probe | None:
+        with draft.writing() as places:
+            self._backend.snapshot(places)
+        return self._backend.probe()
 
     def _save(self, progress: Progress) -> None:
         try:

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
-from astraflow.trainer.backends.base import Snapshot
 from astraflow.trainer.checkpoint import Progress
 from astraflow.trainer.feed import Feed
 from astraflow.trainer.learner import Learner
+from astraflow.weights.drafts import Draft
 from astraflow.weights.publisher import Publisher, PublishStats
 
 log = get_logger()
@@ -86,7 +87,8 @@ class TrainerLoop:
 
     async def _begin(self) -> None:
         """Nodes need a version to work with, and dataflow must know what the checkpoint has; both may know already."""
-        await self._publish(await self._learner.snapshot())
+        draft, probe = await self._snapshot()
+        await self._publish(draft, probe)
         if self._progress.report is not None:
             await self._feed.acknowledge(self._progress.report)
         await self._published()
@@ -123,7 +125,7 @@ class TrainerLoop:
             metrics = await self._learner.step(batch)
         stepped = self._clock.now()
         await self._published()
-        snapshot = await self._learner.snapshot()
+        draft, probe = await self._snapshot()
         report = StepReport(
             batch=batch.id,
             policy=self._policy,
@@ -131,17 +133,17 @@ class TrainerLoop:
             wait_s=wait_s,
             compute_s=stepped - began,
             publish_s=self._clock.now() - stepped,
-            metrics={**metrics, **_bytes(self._sent)},
+            metrics={**metrics, **_costs(self._sent)},
         )
-        await self._keep(report, snapshot)
+        await self._keep(report, draft, probe)
 
-    async def _keep(self, report: StepReport, snapshot: Snapshot) -> None:
+    async def _keep(self, report: StepReport, draft: Draft, probe: Probe | None) -> None:
         began = self._clock.now()
         progress = replace(self._progress, step=int(report.version), report=report)
         await self._learner.keep(progress)
         self._progress = progress
         checkpoint_s = self._clock.now() - began
-        await self._publish(snapshot)
+        await self._publish(draft, probe)
         await self._feed.acknowledge(replace(report, metrics={**report.metrics, "checkpoint_s": checkpoint_s}))
         log.info(
             "step",
@@ -154,9 +156,14 @@ class TrainerLoop:
             checkpoint_s=round(checkpoint_s, 3),
         )
 
-    async def _publish(self, snapshot: Snapshot) -> None:
+    async def _snapshot(self) -> tuple[Draft, Probe | None]:
+        """The weights now, copied off the device; nobody knows of them yet."""
+        draft = await self._publisher.draft(self._learner.published)
+        return draft, await self._learner.snapshot(draft)
+
+    async def _publish(self, draft: Draft, probe: Probe | None) -> None:
         """Hand the version over; it is sent beside what comes next."""
-        await self._publisher.publish(self._progress.version, snapshot.tensors, probe=snapshot.probe)
+        await self._publisher.publish(self._progress.version, draft, probe=probe)
         self._publishing = asyncio.create_task(self._publisher.wait())
 
     async def _published(self) -> None:
@@ -166,8 +173,15 @@ class TrainerLoop:
             self._publishing = None
 
 
-def _bytes(stats: PublishStats | None) -> dict[str, float]:
+def _costs(stats: PublishStats | None) -> dict[str, float]:
     """What the version before cost to publish."""
     if stats is None:
         return {}
-    return {"publish_bytes_full": float(stats.full_bytes), "publish_bytes_sent": float(stats.sent_bytes)}
+    return {
+        "publish_bytes_full": float(stats.full_bytes),
+        "publish_bytes_sent": float(stats.sent_bytes),
+        "publish_copy_s": stats.copy_s,
+        "publish_hash_s": stats.hash_s,
+        "publish_encode_s": stats.encode_s,
+        "publish_send_s": stats.send_s,
+    }

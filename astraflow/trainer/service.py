@@ -76,7 +76,7 @@ async def _train(
             await learner.keep(progress)
         async with (
             dial(welcome.weights_address, token=token, tls=tls) as weights_link,
-            Publisher(WeightPlaneClient(weights_link), policy) as publisher,
+            Publisher(WeightPlaneClient(weights_link), policy, config=config.publish) as publisher,
         ):
             loop = TrainerLoop(
                 policy=policy,

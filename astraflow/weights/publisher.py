@@ -2,26 +2,41 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Self, TypeVar
+
+from pydantic import Field
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, Probe, Transfer, TransferKind
+from astraflow.contract.weights import Manifest, Probe, SharedFile, Transfer, TransferKind
 from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.weights.chunks import split, transfer_of
 from astraflow.weights.delta import encode_delta
-from astraflow.weights.tensors import Buffer, SnapshotTensors, build_layout, has_same_layout
+from astraflow.weights.drafts import Draft, DraftBuffer, DraftBuffers
+from astraflow.weights.shared import sweep
+from astraflow.weights.tensors import SnapshotTensors, TensorShapes, fill, has_same_layout, lay_out, seal, shapes_of
 
 log = get_logger()
 
 Result = TypeVar("Result")
+
+
+class PublishConfig(Config):
+    """How a trainer publishes."""
+
+    is_shared: bool = True
+    """Versions are written to shared memory, from where a store and readers on this host take them without a copy."""
+    codec_threads: int = Field(default=1, ge=1)
+    """Threads that hash and encode one version beside the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +45,14 @@ class PublishStats:
 
     version: Version
     kind: TransferKind
+    is_shared: bool
+    """Whether the store took the version's bits from shared memory."""
     full_bytes: int
     sent_bytes: int
-    """Of the file that was accepted; retries are not counted."""
-    layout_s: float
-    """Laying out and hashing."""
+    """In chunks, of the file that was accepted; retries are not counted."""
+    copy_s: float
+    """Copying the weights off the device: only this holds the trainer up."""
+    hash_s: float
     encode_s: float
     send_s: float
     """Until the store had it durably, retries included."""
@@ -45,48 +63,73 @@ class PublishStats:
 class Publisher:
     """Publishes the versions of one policy, at most one at a time, while the trainer goes on.
 
-    An `async with`: leaving it waits for the publish in flight, or cancels it when leaving on an error. It remembers
-    the bits it published last, so that the next version travels as a delta; the first one after a restart travels in
-    full.
+    An `async with`: leaving it waits for the publish in flight, or cancels it when leaving on an error. The trainer
+    asks for a draft, writes its weights there, which is the only copy there is on this host, and hands it over:
+
+        draft ─► written ─► publish: hashed ─► encoded ─► offered to the store ─► base of the next version ─► reused
+                            (beside the next step)                                                  when nobody reads it
+
+    Bits that were published last stay in their buffer, so that the next version travels as a delta; the first one after
+    a restart travels in full.
     """
 
     def __init__(
-        self, client: WeightPlaneClient, policy: PolicyId, *, codec_threads: int = 1, clock: Clock | None = None
+        self,
+        client: WeightPlaneClient,
+        policy: PolicyId,
+        *,
+        config: PublishConfig | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._client = client
         self._policy = policy
-        self._codec_threads = codec_threads
+        self._config = config or PublishConfig()
         self._clock = clock or SystemClock()
-        self._base: tuple[Manifest, Buffer] | None = None
+        self._buffers = DraftBuffers(is_shared=self._config.is_shared)
+        self._is_store_here = True
+        """Until it turns out that the store cannot map this host's memory."""
+        self._base: tuple[Manifest, DraftBuffer] | None = None
         self._in_flight: asyncio.Task[PublishStats] | None = None
 
     async def __aenter__(self) -> Self:
+        await asyncio.to_thread(sweep)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            await self.wait()
-        elif self._in_flight is not None:
-            self._in_flight.cancel()
-            await asyncio.gather(self._in_flight, return_exceptions=True)
+        try:
+            if kind is None:
+                await self.wait()
+            elif self._in_flight is not None:
+                self._in_flight.cancel()
+                await asyncio.gather(self._in_flight, return_exceptions=True)
+        finally:
+            self._buffers.close()
+
+    async def draft(self, shapes: TensorShapes) -> Draft:
+        """Places to write the next version to; each draft is to be published."""
+        specs = lay_out(shapes)
+        size_bytes = sum(spec.size_bytes for spec in specs)
+        return Draft(specs, await asyncio.to_thread(self._buffers.take, size_bytes))
 
     async def publish(
         self,
         version: Version,
-        tensors: SnapshotTensors,
+        weights: Draft | SnapshotTensors,
         *,
         probe: Probe | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishStats | None:
-        """Hand a snapshot over; nobody may change its arrays any more. Returns what the publish before it took.
+        """Hand a written draft over; nobody may change it any more. Returns what the publish before it took.
 
-        Waits only while the publish before is still in flight. Publishing the same bits again is harmless.
-        Raises: what `wait` raises for the publish before.
+        Arrays are copied to a draft first. Waits only while the publish before is still in flight. Publishing the same
+        bits again is harmless. Raises: what `wait` raises for the publish before; InvalidInput for arrays that do not
+        fit their shapes.
         """
         before = await self.wait()
-        publishing = self._publish_traced(version, tensors, probe, metadata or {})
+        draft = weights if isinstance(weights, Draft) else await self._drafted(weights)
+        publishing = self._publish_traced(version, draft, probe, metadata or {})
         self._in_flight = asyncio.create_task(publishing, name=f"publish {self._policy} {version}")
         return before
 
@@ -106,70 +149,141 @@ class Publisher:
                 self._in_flight = task
             raise
 
+    async def _drafted(self, tensors: SnapshotTensors) -> Draft:
+        draft = await self.draft(shapes_of(tensors))
+
+        def write() -> None:
+            with draft.writing():
+                fill(draft.specs, draft.buffer.writable, tensors)
+
+        try:
+            await asyncio.to_thread(write)
+        except BaseException:
+            self._buffers.give_back(draft.buffer)
+            raise
+        return draft
+
     async def _publish_traced(
-        self, version: Version, tensors: SnapshotTensors, probe: Probe | None, metadata: Mapping[str, str]
+        self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]
     ) -> PublishStats:
         with span("rl.publish", version=f"{self._policy}:{version}") as hop:
-            stats = await self._publish(version, tensors, probe, metadata)
-            hop.note(bytes=stats.sent_bytes, kind=stats.kind.value)
+            stats = await self._publish(version, draft, probe, metadata)
+            hop.note(bytes=stats.sent_bytes, kind=stats.kind.value, is_shared=stats.is_shared)
             return stats
 
     async def _publish(
-        self, version: Version, tensors: SnapshotTensors, probe: Probe | None, metadata: Mapping[str, str]
+        self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]
     ) -> PublishStats:
-        (manifest, buffer), layout_s = await _timed(
-            lambda: build_layout(
-                tensors,
-                policy=self._policy,
-                version=version,
-                probe=probe,
-                metadata=metadata,
-                workers=self._codec_threads,
-            )
-        )
-        (transfer, data), encode_s = await _timed(lambda: self._encode(manifest, buffer))
-        began = time.perf_counter()
+        buffer = draft.buffer
         try:
-            is_new = await self._send(manifest, transfer, data)
-        except (UnknownVersion, CorruptData) as problem:
-            if transfer.kind is TransferKind.FULL:
-                raise
-            log.warning("publishing_in_full", policy=self._policy, version=version, problem=str(problem))
-            transfer, data = await asyncio.to_thread(_full, manifest, buffer)
-            is_new = await self._send(manifest, transfer, data)
+            manifest, hash_s = await _timed(lambda: self._sealed(version, draft, probe, metadata))
+            delta, encode_s = await _timed(lambda: self._delta(manifest, buffer))
+            buffer.show()
+            began = time.perf_counter()
+            offer, is_new = await self._sent(_Offers(manifest, buffer, delta))
+            send_s = time.perf_counter() - began
+        except BaseException:
+            self._buffers.give_back(buffer)
+            raise
+        if self._base is not None:
+            self._buffers.give_back(self._base[1])
         self._base = (manifest, buffer)
+        await asyncio.to_thread(self._buffers.make_ready, manifest.size_bytes)
         stats = PublishStats(
             version=version,
-            kind=transfer.kind,
+            kind=offer.transfer.kind,
+            is_shared=offer.shared is not None,
             full_bytes=manifest.size_bytes,
-            sent_bytes=transfer.size_bytes,
-            layout_s=layout_s,
+            sent_bytes=len(offer.data),
+            copy_s=draft.copy_s,
+            hash_s=hash_s,
             encode_s=encode_s,
-            send_s=time.perf_counter() - began,
+            send_s=send_s,
             is_new=is_new,
         )
         log.debug("published", policy=self._policy, version=version, kind=stats.kind.value, bytes=stats.sent_bytes)
         return stats
 
-    def _encode(self, manifest: Manifest, buffer: Buffer) -> tuple[Transfer, memoryview]:
-        if self._base is not None and has_same_layout(self._base[0], manifest):
-            base, old = self._base
-            delta = encode_delta(base, old, manifest, buffer, workers=self._codec_threads)
-            if len(delta) < manifest.size_bytes:
-                return transfer_of(manifest, delta, base=base.version), memoryview(delta)
-        return _full(manifest, buffer)
+    def _sealed(self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]) -> Manifest:
+        return seal(
+            draft.specs,
+            draft.buffer.bits,
+            policy=self._policy,
+            version=version,
+            probe=probe,
+            metadata=metadata,
+            workers=self._config.codec_threads,
+        )
 
-    async def _send(self, manifest: Manifest, transfer: Transfer, data: memoryview) -> bool:
+    def _delta(self, manifest: Manifest, buffer: DraftBuffer) -> "_Offer | None":
+        """The way from the version before, if that is smaller than the version."""
+        if self._base is None or not has_same_layout(self._base[0], manifest):
+            return None
+        base, old = self._base
+        delta = encode_delta(base, old.bits, manifest, buffer.bits, workers=self._config.codec_threads)
+        if len(delta) >= manifest.size_bytes:
+            return None
+        return _Offer(transfer=transfer_of(manifest, delta, base=base.version), data=memoryview(delta))
+
+    async def _sent(self, offers: "_Offers") -> tuple["_Offer", bool]:
+        """The first offer that the store takes, and whether the version was new to it."""
+        manifest = offers.manifest
+        remaining = offers.in_order(is_shared=self._is_store_here)
+        offer = await asyncio.to_thread(next, remaining)
+        while True:
+            try:
+                return offer, await self._send(manifest, offer)
+            except (UnknownVersion, CorruptData) as problem:
+                following = await asyncio.to_thread(next, remaining, None)
+                if following is None:
+                    raise
+                log.info("publishing_otherwise", policy=self._policy, version=manifest.version, problem=str(problem))
+                if offer.shared is not None and offer.transfer.kind is TransferKind.FULL:
+                    self._is_store_here = False
+                    log.warning("store_maps_nothing", policy=self._policy, problem=str(problem))
+                offer = following
+
+    async def _send(self, manifest: Manifest, offer: "_Offer") -> bool:
         return await retry(
-            lambda: self._client.publish(manifest, transfer, split(data)),
+            lambda: self._client.publish(manifest, offer.transfer, split(offer.data), shared=offer.shared),
             what=f"publishing {self._policy} version {manifest.version}",
             retry_on=(*TRANSIENT, StorageFull),
             clock=self._clock,
         )
 
 
-def _full(manifest: Manifest, buffer: Buffer) -> tuple[Transfer, memoryview]:
-    return transfer_of(manifest, buffer.data, base=None), buffer.data
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """One way to hand a version in: what it is, the chunks' bytes, and the file in shared memory that goes with it."""
+
+    transfer: Transfer
+    data: memoryview
+    shared: SharedFile | None = None
+
+
+class _Offers:
+    """The ways to hand one version in."""
+
+    def __init__(self, manifest: Manifest, buffer: DraftBuffer, delta: _Offer | None) -> None:
+        self.manifest = manifest
+        self._buffer = buffer
+        self._delta = delta
+
+    def in_order(self, *, is_shared: bool) -> Iterator[_Offer]:
+        """From the fewest bytes through gRPC to the most. A store that lacks the delta's base, or cannot map the file,
+        refuses. Slow: whole versions are hashed."""
+        file = self._buffer.file if is_shared else None
+        if file is not None:
+            if self._delta is not None:
+                yield _Offer(transfer=self._delta.transfer, data=self._delta.data, shared=file)
+            yield _Offer(transfer=self._full, data=memoryview(b""), shared=file)
+        if self._delta is not None:
+            yield self._delta
+        yield _Offer(transfer=self._full, data=self._buffer.bits.data)
+
+    @cached_property
+    def _full(self) -> Transfer:
+        return transfer_of(self.manifest, self._buffer.bits.data, base=None)
 
 
 async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:

@@ -21,8 +21,14 @@ Buffer: TypeAlias = npt.NDArray[np.uint8]
 BitArray: TypeAlias = npt.NDArray[np.unsignedinteger]
 """Elements of one tensor as unsigned integers of the dtype's width."""
 
+TensorShapes: TypeAlias = Mapping[str, tuple[Dtype, tuple[int, ...]]]
+"""What a trainer publishes, version after version: name -> (dtype, shape)."""
+
 SnapshotTensors: TypeAlias = Mapping[str, tuple[Dtype, tuple[int, ...], BitArray]]
-"""What a trainer hands over: name -> (dtype, shape, flat bits)."""
+"""One version as arrays: name -> (dtype, shape, flat bits)."""
+
+Places: TypeAlias = Mapping[str, BitArray]
+"""Where tensors go: name -> flat elements, a view of a version's buffer."""
 
 BITS: Mapping[int, np.dtype[np.unsignedinteger]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 """Element width in bytes -> little-endian unsigned integer."""
@@ -67,33 +73,39 @@ class Run:
         return buffer[self.offset : self.offset + self.elements * self.width].view(BITS[self.width])
 
 
-def build_layout(
-    tensors: SnapshotTensors,
+def lay_out(shapes: TensorShapes) -> tuple[TensorSpec, ...]:
+    """Places for tensors: back to back in the given order, wider types first, so all are aligned. Not hashed yet."""
+    specs: list[TensorSpec] = []
+    offset = 0
+    for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: -item[1][0].size_bytes):
+        specs.append(TensorSpec(name=name, dtype=dtype, shape=tuple(shape), offset=offset))
+        offset += specs[-1].size_bytes
+    return tuple(specs)
+
+
+def fill(specs: tuple[TensorSpec, ...], buffer: Buffer, tensors: SnapshotTensors) -> None:
+    """Copy arrays to their places. Raises: InvalidInput when one does not fit its shape or dtype."""
+    for spec in specs:
+        bits = tensors[spec.name][2]
+        if bits.dtype != BITS[spec.dtype.size_bytes] or bits.size != spec.elements:
+            raise InvalidInput(
+                f"tensor {spec.name}: {bits.size} elements of {bits.dtype} do not fill {spec.dtype.value} {spec.shape}"
+            )
+        tensor_bits(spec, buffer)[:] = bits.reshape(-1)
+
+
+def seal(
+    specs: tuple[TensorSpec, ...],
+    buffer: Buffer,
     *,
     policy: PolicyId,
     version: Version,
     probe: Probe | None = None,
     metadata: Mapping[str, str] | None = None,
     workers: int = 1,
-) -> tuple[Manifest, Buffer]:
-    """Lay tensors out flat and hash them: back to back in the given order, wider types first, so all are aligned.
-
-    Raises: InvalidInput when an array does not fit its shape or dtype.
-    """
-    specs: list[TensorSpec] = []
-    offset = 0
-    for name, (dtype, shape, bits) in sorted(tensors.items(), key=lambda item: -item[1][0].size_bytes):
-        spec = TensorSpec(name=name, dtype=dtype, shape=tuple(shape), offset=offset)
-        if bits.dtype != BITS[dtype.size_bytes] or bits.size != spec.elements:
-            raise InvalidInput(
-                f"tensor {name}: {bits.size} elements of {bits.dtype} do not fill {dtype.value} {spec.shape}"
-            )
-        specs.append(spec)
-        offset += spec.size_bytes
-    buffer = np.empty(offset, dtype=np.uint8)
-    for spec in specs:
-        tensor_bits(spec, buffer)[:] = tensors[spec.name][2].reshape(-1)
-    hashes = tensor_hashes(tuple(specs), buffer, workers=workers)
+) -> Manifest:
+    """Hash what was laid out; nobody may change the buffer any more. Raises: CorruptData when there is nothing."""
+    hashes = tensor_hashes(specs, buffer, workers=workers)
     hashed = tuple(replace(spec, hash=found) for spec, found in zip(specs, hashes, strict=True))
     manifest = Manifest(
         policy=policy,
@@ -104,7 +116,32 @@ def build_layout(
         probe=probe,
     )
     check_manifest(manifest)
+    return manifest
+
+
+def build_layout(
+    tensors: SnapshotTensors,
+    *,
+    policy: PolicyId,
+    version: Version,
+    probe: Probe | None = None,
+    metadata: Mapping[str, str] | None = None,
+    workers: int = 1,
+) -> tuple[Manifest, Buffer]:
+    """Arrays as a version in ordinary memory: laid out, copied and hashed; the buffer is read-only.
+
+    Raises: InvalidInput when an array does not fit its shape or dtype.
+    """
+    specs = lay_out(shapes_of(tensors))
+    buffer = np.empty(sum(spec.size_bytes for spec in specs), dtype=np.uint8)
+    fill(specs, buffer, tensors)
+    manifest = seal(specs, buffer, policy=policy, version=version, probe=probe, metadata=metadata, workers=workers)
     return manifest, frozen(buffer)
+
+
+def shapes_of(tensors: SnapshotTensors) -> TensorShapes:
+    """What arrays are of."""
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in tensors.items()}
 
 
 def root_hash(tensors: tuple[TensorSpec, ...]) -> bytes:

@@ -11,7 +11,7 @@ from blake3 import blake3
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
-from astraflow.trainer.backends.base import Snapshot
+from astraflow.weights.tensors import Places, TensorShapes
 
 
 class RecordingBackend:
@@ -36,8 +36,15 @@ class RecordingBackend:
         self.steps.append(f"{batch.id} {self._incarnation}")
         return {"loss": float(len(self.steps))}
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(tensors={"steps": (Dtype.FLOAT32, (8,), bits_of(self.steps))}, probe=None)
+    @property
+    def published(self) -> TensorShapes:
+        return {"steps": (Dtype.FLOAT32, (8,))}
+
+    def snapshot(self, places: Places) -> None:
+        places["steps"][:] = bits_of(self.steps)
+
+    def probe(self) -> None:
+        return None
 
     def save(self, folder: Path) -> None:
         (folder / "steps.json").write_text(json.dumps(self.steps))

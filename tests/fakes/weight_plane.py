@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import Conflict, InvalidInput, UnknownVersion
-from astraflow.contract.weights import Chunk, Manifest, Transfer
+from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer
 
 
 class InMemoryWeightPlane(WeightPlaneClient):
@@ -21,7 +21,9 @@ class InMemoryWeightPlane(WeightPlaneClient):
         """The publish of this version waits until `released` is set."""
         self.released = asyncio.Event()
 
-    async def publish(self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
+    async def publish(
+        self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
+    ) -> bool:
         if manifest.version == self.held:
             await self.released.wait()
         self.on_publish("before")

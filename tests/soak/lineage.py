@@ -8,6 +8,7 @@ from astraflow.contract.ids import GroupId, PolicyId, TaskId, Version
 from astraflow.contract.weights import Manifest
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
+from tests.snapshots import snapshot_of
 from tests.soak.results import Results, identity
 from tests.soak.rules import Promise, StreamRules, Violation
 
@@ -153,7 +154,7 @@ class Lineage:
     def _expect(self) -> None:
         """What the weights are now is what the next version must be."""
         version = Version(len(self._expected))
-        manifest, _ = build_layout(self.backend.snapshot().tensors, policy=self.policy, version=version)
+        manifest, _ = build_layout(snapshot_of(self.backend).tensors, policy=self.policy, version=version)
         self._expected.append(manifest.root_hash)
 
     def _note(self, promise: Promise, message: str) -> None:

@@ -15,6 +15,7 @@ from astraflow.recipe import load_recipe
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
 from tests import make
+from tests.snapshots import snapshot_of
 from tests.soak.ledger import Ledger
 from tests.soak.rules import Promise, Rules, Violation
 from tests.soak.soak import RECIPE
@@ -90,7 +91,7 @@ class Story:
         self.ledger.publish_answered(SOLVER, Version(self.steps), is_new=is_new)
 
     def manifest(self) -> Manifest:
-        return build_layout(self.trainer.snapshot().tensors, policy=SOLVER, version=Version(self.steps))[0]
+        return build_layout(snapshot_of(self.trainer).tensors, policy=SOLVER, version=Version(self.steps))[0]
 
     def groups_at_once(self, count: int, *, version: int = 0) -> list[int]:
         """Issued, run and accepted."""

@@ -11,8 +11,9 @@ import pytest
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.trainer.backends.base import Backend, Snapshot
+from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
+from tests.snapshots import Snapshot, snapshot_of
 
 
 class BackendSuite:
@@ -24,13 +25,13 @@ class BackendSuite:
         assert all(math.isfinite(value) for value in metrics.values()), metrics
 
     def test_the_same_seed_makes_the_same_weights(self, build: Callable[[], Backend]) -> None:
-        assert_same(build().snapshot(), build().snapshot())
+        assert_same(snapshot_of(build()), snapshot_of(build()))
 
     def test_a_snapshot_is_not_changed_by_the_next_step(
         self, build: Callable[[], Backend], batches: Sequence[Batch]
     ) -> None:
         backend = build()
-        snapshot = backend.snapshot()
+        snapshot = snapshot_of(backend)
         before = {name: bits.copy() for name, (_, _, bits) in snapshot.tensors.items()}
         backend.step(batches[0])
         for name, (_, _, bits) in snapshot.tensors.items():
@@ -38,14 +39,14 @@ class BackendSuite:
 
     def test_steps_change_the_weights(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
         backend = build()
-        before = backend.snapshot()
+        before = snapshot_of(backend)
         for batch in batches:
             backend.step(batch)
-        after = backend.snapshot()
+        after = snapshot_of(backend)
         assert any((before.tensors[name][2] != after.tensors[name][2]).any() for name in before.tensors)
 
     def test_a_snapshot_can_be_laid_out_for_publishing(self, build: Callable[[], Backend]) -> None:
-        snapshot = build().snapshot()
+        snapshot = snapshot_of(build())
         manifest, buffer = build_layout(
             snapshot.tensors, policy=PolicyId("solver"), version=Version(0), probe=snapshot.probe
         )
@@ -53,10 +54,10 @@ class BackendSuite:
 
     def test_taking_a_snapshot_changes_nothing(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
         looked_at, left_alone = build(), build()
-        looked_at.snapshot()
+        snapshot_of(looked_at)
         for backend in (looked_at, left_alone):
             backend.step(batches[0])
-        assert_same(looked_at.snapshot(), left_alone.snapshot())
+        assert_same(snapshot_of(looked_at), snapshot_of(left_alone))
 
     def test_a_restored_backend_goes_on_bit_for_bit(
         self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
@@ -66,11 +67,11 @@ class BackendSuite:
         original.step(batches[1])
         original.save(tmp_path)
         restored.load(tmp_path)
-        assert_same(original.snapshot(), restored.snapshot())
+        assert_same(snapshot_of(original), snapshot_of(restored))
         for backend in (original, restored):
             backend.step(batches[2])
             backend.step(batches[3])
-        assert_same(original.snapshot(), restored.snapshot())
+        assert_same(snapshot_of(original), snapshot_of(restored))
 
     def test_saving_changes_nothing(
         self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
@@ -79,7 +80,7 @@ class BackendSuite:
         saved.save(tmp_path)
         for backend in (saved, left_alone):
             backend.step(batches[0])
-        assert_same(saved.snapshot(), left_alone.snapshot())
+        assert_same(snapshot_of(saved), snapshot_of(left_alone))
 
     def test_a_damaged_file_is_named(self, build: Callable[[], Backend], tmp_path: Path) -> None:
         build().save(tmp_path)

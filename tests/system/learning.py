@@ -30,6 +30,7 @@ from astraflow.runtime.logs import configure
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import VerifiedWeights, build_layout
+from tests.snapshots import snapshot_of
 
 DATASET: Mapping[str, Any] = {"kind": "letters"}
 POLICY = PolicyId("solver")
@@ -169,7 +170,7 @@ class Learning:
 
     async def _publish_and_load(self) -> None:
         began = time.perf_counter()
-        snapshot = self._backend.snapshot()
+        snapshot = snapshot_of(self._backend)
         version = Version(len(self._versions))
         manifest, buffer = build_layout(snapshot.tensors, policy=POLICY, version=version, probe=snapshot.probe)
         if self._versions:

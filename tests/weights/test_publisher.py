@@ -1,17 +1,26 @@
 import asyncio
-from collections.abc import Iterable
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.errors import AstraFlowError, Conflict, StorageFull, Unavailable, UnknownVersion
+from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, StorageFull, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
-from astraflow.contract.weights import Chunk, Dtype, Manifest, Probe, Transfer, TransferKind
-from astraflow.weights.publisher import Publisher, PublishStats
-from astraflow.weights.tensors import SnapshotTensors
+from astraflow.contract.weights import Chunk, Dtype, Manifest, Probe, SharedFile, Transfer, TransferKind
+from astraflow.weights import drafts, shared
+from astraflow.weights.drafts import MAX_SHARED
+from astraflow.weights.publisher import PublishConfig, Publisher, PublishStats
+from astraflow.weights.shared import PREFIX, attach
+from astraflow.weights.tensors import Buffer, SnapshotTensors, shapes_of, verify
 from tests.weights.running import BriskClock, client_of, weight_store
 from tests.weights.versions import POLICY, history, layout, snapshot
 
@@ -19,25 +28,53 @@ pytestmark = pytest.mark.anyio
 
 
 class ScriptedPlane(WeightPlaneClient):
-    """Answers publishes from a list of errors, then accepts; holds them while `gate` is closed."""
+    """A store that takes versions in from shared memory if it is `here`, proves them, and maps the newest one.
 
-    def __init__(self, *problems: AstraFlowError) -> None:
+    Answers publishes from a list of errors first; holds them while `gate` is closed.
+    """
+
+    def __init__(self, *problems: AstraFlowError, is_here: bool = False) -> None:
         self.problems = list(problems)
+        self.is_here = is_here
         self.sent: list[Transfer] = []
+        self.shared: list[SharedFile | None] = []
+        self.adopted: list[Buffer] = []
+        """Versions that are mapped; a test lets go of them."""
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def publish(self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
+    async def publish(
+        self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
+    ) -> bool:
         await self.gate.wait()
-        assert sum(len(chunk.data) for chunk in chunks) == transfer.size_bytes
+        if shared is not None and not self.is_here:
+            raise UnknownVersion("send the bytes")
+        sent_bytes = sum(len(chunk.data) for chunk in chunks)
+        assert sent_bytes == (0 if shared and transfer.kind is TransferKind.FULL else transfer.size_bytes)
         self.sent.append(transfer)
+        self.shared.append(shared)
         if self.problems:
             raise self.problems.pop(0)
+        if shared is not None:
+            self.adopted.append(attach(shared))
+            verify(manifest, self.adopted[-1])
         return True
 
 
-def publisher_of(plane: WeightPlaneClient) -> Publisher:
-    return Publisher(plane, POLICY, clock=BriskClock())
+def publisher_of(plane: WeightPlaneClient, **config: Any) -> Publisher:
+    return Publisher(plane, POLICY, config=PublishConfig(**config), clock=BriskClock())
+
+
+@pytest.fixture(autouse=True)
+def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A corner of shared memory in which nobody else does anything."""
+    with tempfile.TemporaryDirectory(dir=shared.SHARED_FOLDER, prefix="test-") as folder:
+        monkeypatch.setattr(shared, "SHARED_FOLDER", Path(folder))
+        yield Path(folder)
+
+
+def buffers_in(folder: Path) -> list[Path]:
+    return list(folder.glob(f"{PREFIX}*"))
 
 
 async def _published(publisher: Publisher, version: int, tensors: SnapshotTensors) -> PublishStats:
@@ -217,3 +254,166 @@ async def test_a_store_that_lost_its_disk_gets_the_next_version_in_full(tmp_path
 
         assert stats.kind is TransferKind.FULL
         assert (await client.plan(POLICY, have=None)).manifest == layout(snapshots[1], 1)[0]
+
+
+async def test_a_store_on_the_same_host_gets_no_bytes_of_a_full_version_and_those_of_a_delta() -> None:
+    plane = ScriptedPlane(is_here=True)
+    snapshots = history(3)
+    async with publisher_of(plane) as publisher:
+        found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+
+        assert [stats.kind for stats in found] == [TransferKind.FULL, TransferKind.DELTA, TransferKind.DELTA]
+        assert found[0].sent_bytes == 0
+        assert 0 < found[1].sent_bytes < found[1].full_bytes / 5
+        assert all(stats.is_shared for stats in found)
+        for version, tensors in enumerate(snapshots):
+            np.testing.assert_array_equal(plane.adopted[version], layout(tensors)[1])
+        plane.adopted.clear()
+
+
+async def test_what_readers_map_is_never_written_and_what_they_let_go_of_is() -> None:
+    plane = ScriptedPlane(is_here=True)
+    snapshots = history(6)
+    async with publisher_of(plane) as publisher:
+        for version, tensors in enumerate(snapshots):
+            await _published(publisher, version, tensors)
+            if version:
+                plane.adopted[version - 1] = np.empty(0, dtype=np.uint8)
+        newest = {shared.path for shared in plane.shared if shared}
+        assert len(newest) <= 3, "buffers come back"
+
+        kept = plane.adopted[-1]
+        for version, tensors in enumerate(history(4, seed=50), start=len(snapshots)):
+            await _published(publisher, version, tensors)
+        np.testing.assert_array_equal(kept, layout(snapshots[-1])[1])
+        del kept
+        plane.adopted.clear()
+
+
+async def test_readers_that_never_let_go_do_not_fill_the_memory(shared_folder: Path) -> None:
+    plane = ScriptedPlane(is_here=True)
+    snapshots = history(MAX_SHARED + 3)
+    async with publisher_of(plane) as publisher:
+        stats = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+
+        assert len(buffers_in(shared_folder)) == MAX_SHARED
+        assert [one.is_shared for one in stats] == [True] * MAX_SHARED + [False] * 3
+        plane.adopted.clear()
+        await _published(publisher, len(snapshots), snapshots[0])
+        again = await _published(publisher, len(snapshots) + 1, snapshots[1])
+        assert again.is_shared
+        assert len(buffers_in(shared_folder)) <= 3
+        plane.adopted.clear()
+
+
+async def test_a_store_elsewhere_is_asked_once_and_then_sent_the_bytes() -> None:
+    plane = ScriptedPlane(is_here=False)
+    snapshots = history(3)
+    async with publisher_of(plane) as publisher:
+        found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+
+    assert [stats.is_shared for stats in found] == [False] * 3
+    assert [transfer.kind for transfer in plane.sent] == [TransferKind.FULL, TransferKind.DELTA, TransferKind.DELTA]
+    assert plane.shared == [None] * 3
+
+
+async def test_a_store_here_that_lost_its_versions_takes_the_next_one_from_shared_memory() -> None:
+    plane = ScriptedPlane(is_here=True)
+    first, second = history(2)
+    async with publisher_of(plane) as publisher:
+        await _published(publisher, 0, first)
+        plane.problems = [UnknownVersion("the store has nothing")]
+        stats = await _published(publisher, 1, second)
+        plane.adopted.clear()
+
+    assert (stats.kind, stats.is_shared, stats.sent_bytes) == (TransferKind.FULL, True, 0)
+
+
+@pytest.mark.parametrize("problem", [StorageFull("no room"), FileNotFoundError("no /dev/shm")], ids=["full", "missing"])
+async def test_without_room_in_shared_memory_versions_travel_as_bytes(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(size_bytes: int) -> None:
+        raise problem
+
+    monkeypatch.setattr(drafts, "SharedBuffer", refused)
+    plane = ScriptedPlane(is_here=True)
+    snapshots = history(4)
+    with capture_logs() as logs:
+        async with publisher_of(plane) as publisher:
+            found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
+
+    assert [stats.kind for stats in found] == [TransferKind.FULL, *[TransferKind.DELTA] * 3]
+    assert plane.shared == [None] * 4
+    assert [entry["problem"] for entry in logs if entry["event"] == "weights_not_shared"] == [str(problem)]
+
+
+async def test_who_wants_no_shared_memory_uses_none(shared_folder: Path) -> None:
+    plane = ScriptedPlane(is_here=True)
+    async with publisher_of(plane, is_shared=False) as publisher:
+        await _published(publisher, 0, snapshot())
+        assert not buffers_in(shared_folder)
+
+    assert plane.shared == [None]
+
+
+async def test_a_draft_is_published_as_it_was_written() -> None:
+    plane = ScriptedPlane(is_here=True)
+    first = snapshot()
+    async with publisher_of(plane) as publisher:
+        draft = await publisher.draft(shapes_of(first))
+        with draft.writing() as places:
+            for name, (_, _, bits) in first.items():
+                places[name][:] = bits
+        await publisher.publish(Version(0), draft)
+        stats = await publisher.wait()
+
+        assert stats is not None
+        assert stats.copy_s > 0
+        assert (await publisher.draft(shapes_of(first))).buffer.file != plane.shared[0], "the base is left alone"
+        np.testing.assert_array_equal(plane.adopted[0], layout(first)[1])
+        plane.adopted.clear()
+
+
+async def test_arrays_that_do_not_fit_their_shapes_are_refused() -> None:
+    async with publisher_of(ScriptedPlane()) as publisher:
+        with pytest.raises(InvalidInput, match="tensor w: 3 elements"):
+            await publisher.publish(Version(0), {"w": (Dtype.FLOAT32, (2,), np.zeros(3, dtype="<u4"))})
+
+
+async def test_nothing_stays_in_shared_memory_when_a_publisher_leaves_or_was_killed(shared_folder: Path) -> None:
+    command = [sys.executable, "-c", _KILLED_WHILE_PUBLISHING, str(shared_folder)]
+    killed = subprocess.run(command, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert buffers_in(shared_folder)
+
+    async with publisher_of(ScriptedPlane(is_here=True)) as publisher:
+        assert not buffers_in(shared_folder)
+        await _published(publisher, 0, snapshot())
+        assert buffers_in(shared_folder)
+
+    assert not buffers_in(shared_folder)
+
+
+_KILLED_WHILE_PUBLISHING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from astraflow.weights import shared
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.weights.publisher import Publisher
+from tests.weights.versions import snapshot
+
+class Killing(WeightPlaneClient):
+    def __init__(self): pass
+    async def publish(self, *arguments, **named):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with Publisher(Killing(), PolicyId("solver")) as publisher:
+        await publisher.publish(Version(0), snapshot())
+        await publisher.wait()
+
+shared.SHARED_FOLDER = Path(sys.argv[1])
+asyncio.run(main())
+"""

@@ -1,27 +1,12 @@
 """The port every training backend fits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from astraflow.contract.batches import Batch
-from astraflow.contract.weights import Dtype, Probe
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """Weights as published, copied out of the device: nothing the next step does can change them.
-
-    tensors: name -> (dtype, shape, bits), bits a contiguous unsigned-integer array of the dtype's width, flat. Names
-    are those of the model's `state_dict`, tied weights once. probe: what an engine's logprobs are compared with.
-    """
-
-    tensors: Mapping[str, tuple[Dtype, tuple[int, ...], npt.NDArray[np.unsignedinteger]]]
-    probe: Probe | None
+from astraflow.contract.weights import Probe
+from astraflow.weights.tensors import Places, TensorShapes
 
 
 class Backend(Protocol):
@@ -38,8 +23,19 @@ class Backend(Protocol):
         """One optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`, `entropy`,
         `ratio_mean`, `logprob_gap` over rows written wholly with the trainer's own version, ...)."""
 
-    def snapshot(self) -> Snapshot:
-        """The weights now, in the dtype they are published in."""
+    @property
+    def published(self) -> TensorShapes:
+        """What every version has, in the model's own order: names as in the model's `state_dict`, tied weights once, in
+        the dtype they are published in."""
+
+    def snapshot(self, places: Places) -> None:
+        """Copy the weights now off the device, each tensor to its place: what the next step does cannot change them.
+
+        The trainer stands still meanwhile, so each is copied once, straight there.
+        """
+
+    def probe(self) -> Probe | None:
+        """What an engine's logprobs are compared with, under the weights now."""
 
     def save(self, folder: Path) -> None:
         """Write model, optimizer and random state into an empty folder; no pickle."""

@@ -17,7 +17,7 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends
-from astraflow.trainer.backends.base import Snapshot
+from astraflow.weights.tensors import Places, TensorShapes
 
 Weights = npt.NDArray[np.float32]
 
@@ -79,13 +79,21 @@ class ScriptedBackend:
         time.sleep(max(0.0, began + duration_s - time.monotonic()))
         return _metrics(batch)
 
-    def snapshot(self) -> Snapshot:
+    @property
+    def published(self) -> TensorShapes:
+        """Its tensors in bf16."""
+        return {name: (Dtype.BFLOAT16, shape) for name, shape in self._shapes.items()}
+
+    def snapshot(self, places: Places) -> None:
         """The weights in bf16."""
-        bits, tensors, offset = bfloat16_bits(self._weights), {}, 0
+        offset = 0
         for name, shape in self._shapes.items():
-            tensors[name] = (Dtype.BFLOAT16, shape, bits[offset : offset + math.prod(shape)])
-            offset += math.prod(shape)
-        return Snapshot(tensors=tensors, probe=None)
+            elements = math.prod(shape)
+            places[name][:] = bfloat16_bits(self._weights[offset : offset + elements])
+            offset += elements
+
+    def probe(self) -> None:
+        """It has no model that could score anything."""
 
     def save(self, folder: Path) -> None:
         """The float32 weights and the number of steps."""

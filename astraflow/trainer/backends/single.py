@@ -17,11 +17,11 @@ from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import BatchFacts, LossTokens
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
+from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported, hidden_states, logits_at, named_weights
 from astraflow.models.precision import (
     WeightsDtype,
-    bits_of,
     compute_dtype_of,
     device_of,
     torch_dtype_of,
@@ -30,12 +30,13 @@ from astraflow.models.precision import (
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends, state_files
-from astraflow.trainer.backends.base import Snapshot
+from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.masters import AdamWSettings, Masters
 from astraflow.trainer.backends.metrics import StepMetrics
 from astraflow.trainer.backends.probe import ProbeText, made_up_text, scored, text_from
 from astraflow.trainer.collate import Collated, MicroBatch, PackingLimits, collate
 from astraflow.trainer.preparation import prepare_model
+from astraflow.weights.tensors import Places, TensorShapes
 
 log = get_logger()
 
@@ -89,14 +90,16 @@ class SingleBackend:
         self._advantages = [advantages.build(spec) for spec in self._algorithm.advantages]
         self._loss = losses.build(self._algorithm.loss)
         self._device = device_of(options.device)
+        self._dtype = weights_dtype_of(options.weights_dtype)
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
         self._model = self._first_model(model)
         self._masters = Masters(
             named_weights(self._model),
             _settings(options),
-            rounded_to=torch_dtype_of(weights_dtype_of(options.weights_dtype)),
+            rounded_to=torch_dtype_of(self._dtype),
         )
+        self._host_copy = HostCopy(self._device)
         check_supported(self._model)
         self._reference = deepcopy(self._model).requires_grad_(False) if self._loss.needs_reference else None
         self._probe_text = made_up_text(
@@ -133,17 +136,21 @@ class SingleBackend:
             "skipped": float(grad_norm is None),
         }
 
-    def snapshot(self) -> Snapshot:
-        """The rounded weights now, and a probe under them."""
-        dtype = weights_dtype_of(self._options.weights_dtype)
-        self._model.eval()
-        return Snapshot(
-            tensors={
-                name: (dtype, tuple(weight.shape), bits_of(weight, dtype))
-                for name, weight in self._masters.weights().items()
-            },
-            probe=scored(self._model, self._probe_text),
+    @property
+    def published(self) -> TensorShapes:
+        """The model's weights in the type they are rounded to."""
+        return {name: (self._dtype, tuple(weight.shape)) for name, weight in self._masters.weights().items()}
+
+    def snapshot(self, places: Places) -> None:
+        """The rounded weights now."""
+        self._host_copy.write(
+            self._masters.weights(), places, torch_dtype_of(weights_dtype_of(self._options.weights_dtype))
         )
+
+    def probe(self) -> Probe:
+        """Texts of the last batch, scored."""
+        self._model.eval()
+        return scored(self._model, self._probe_text)
 
     def save(self, folder: Path) -> None:
         """Masters and optimizer, random state, and what the probe is made of."""

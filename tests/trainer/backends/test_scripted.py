@@ -15,6 +15,7 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.scripted import bfloat16_bits
 from tests import make
+from tests.snapshots import snapshot_of
 from tests.suites.backend_suite import BackendSuite
 
 
@@ -23,7 +24,7 @@ def scripted(*, seed: int = 0, **options: float) -> Backend:
 
 
 def published(backend: Backend) -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    return np.concatenate([bits for _, _, bits in backend.snapshot().tensors.values()])
+    return np.concatenate([bits for _, _, bits in snapshot_of(backend).tensors.values()])
 
 
 class TestScriptedBackend(BackendSuite):
@@ -56,7 +57,7 @@ def test_small_weights_change_more_often_than_large_ones() -> None:
 
 
 def test_tensors_are_bf16_and_named_like_a_model() -> None:
-    tensors = scripted(width=8, layers=1).snapshot().tensors
+    tensors = snapshot_of(scripted(width=8, layers=1)).tensors
     assert {name: (dtype, shape) for name, (dtype, shape, _) in tensors.items()} == {
         "model.layers.0.self_attn.qkv_proj.weight": (Dtype.BFLOAT16, (24, 8)),
         "model.layers.0.self_attn.o_proj.weight": (Dtype.BFLOAT16, (8, 8)),
@@ -107,7 +108,7 @@ def test_tokens_that_the_policy_wrote_take_time(monkeypatch: pytest.MonkeyPatch)
 
 def test_it_says_that_it_is_a_stand_in() -> None:
     assert scripted().is_simulated
-    assert scripted().snapshot().probe is None
+    assert snapshot_of(scripted()).probe is None
 
 
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:

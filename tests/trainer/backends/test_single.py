@@ -18,8 +18,9 @@ from astraflow.models import models
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of, values_of
 from astraflow.trainer.backends import backends
-from astraflow.trainer.backends.base import Backend, Snapshot
+from astraflow.trainer.backends.base import Backend
 from tests import make_torch
+from tests.snapshots import Snapshot, snapshot_of
 from tests.suites.backend_suite import BackendSuite, assert_same
 
 
@@ -120,7 +121,7 @@ def test_a_step_is_that_of_the_plainest_loop() -> None:
 
     backend.step(batch())
 
-    for name, value in values(backend.snapshot()).items():
+    for name, value in values(snapshot_of(backend)).items():
         torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0)
 
 
@@ -132,8 +133,8 @@ def test_how_a_batch_is_cut_changes_no_result(cut: dict[str, Any]) -> None:
 
     for name in metrics.keys() - {"tokens_per_s"}:
         assert other[name] == pytest.approx(metrics[name], rel=1e-3, abs=1e-5), name
-    other_values = values(parts.snapshot())
-    for name, value in values(whole.snapshot()).items():
+    other_values = values(snapshot_of(parts))
+    for name, value in values(snapshot_of(whole)).items():
         torch.testing.assert_close(value, other_values[name], atol=1e-6, rtol=0)
 
 
@@ -141,7 +142,7 @@ def test_weights_are_published_as_they_are_computed_with() -> None:
     backend = single()
     backend.step(batch())
 
-    snapshot = backend.snapshot()
+    snapshot = snapshot_of(backend)
 
     model = make_torch.model()
     with torch.no_grad():
@@ -154,12 +155,12 @@ def test_weights_are_published_as_they_are_computed_with() -> None:
 
 def test_steps_too_small_for_bf16_add_up() -> None:
     backend = single(learning_rate=3e-6)
-    first = backend.snapshot()
+    first = snapshot_of(backend)
 
     shares = []
     for _ in range(8):
         backend.step(batch())
-        now = backend.snapshot()
+        now = snapshot_of(backend)
         changed = [now.tensors[name][2] != first.tensors[name][2] for name in first.tensors]
         shares.append(float(np.concatenate(changed).mean()))
 
@@ -169,7 +170,7 @@ def test_steps_too_small_for_bf16_add_up() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_the_published_type_is_the_one_asked_for(dtype: str) -> None:
-    snapshot = single(weights_dtype=dtype).snapshot()
+    snapshot = snapshot_of(single(weights_dtype=dtype))
 
     expected = {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[dtype]
     assert {found for found, _, _ in snapshot.tensors.values()} == {expected}
@@ -218,24 +219,24 @@ def test_a_batch_without_anything_to_learn_moves_nothing_and_counts() -> None:
     only_truncated = Batch(
         id=given.id, policy=given.policy, version=given.version, is_redelivered=False, rows=given.rows[1:]
     )
-    before = backend.snapshot()
+    before = snapshot_of(backend)
 
     metrics = backend.step(only_truncated)
 
     assert metrics["grad_norm"] == 0
-    for name, (_, _, bits) in backend.snapshot().tensors.items():
+    for name, (_, _, bits) in snapshot_of(backend).tensors.items():
         np.testing.assert_array_equal(bits, before.tensors[name][2])
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_told() -> None:
     backend, given = single(), batch()
     given.rows[0].trajectory.logprobs[:] = np.nan
-    before = backend.snapshot()
+    before = snapshot_of(backend)
 
     metrics = backend.step(given)
 
     assert metrics["skipped"] == 1
-    for name, (_, _, bits) in backend.snapshot().tensors.items():
+    for name, (_, _, bits) in snapshot_of(backend).tensors.items():
         np.testing.assert_array_equal(bits, before.tensors[name][2])
 
 
@@ -263,12 +264,12 @@ def test_the_learning_rate_warms_up_and_is_part_of_the_state(tmp_path: Path) -> 
 def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
     single().save(tmp_path)
     other = backends.build({"kind": "single"}, {**make_torch.TINY, "layers": 1}, {}, seed=0)
-    before = other.snapshot()
+    before = snapshot_of(other)
 
     with pytest.raises(CorruptData, match="does not fit this model"):
         other.load(tmp_path)
 
-    assert_same(other.snapshot(), before)
+    assert_same(snapshot_of(other), before)
 
 
 def test_a_wrong_algorithm_key_is_answered_with_the_nearest() -> None:
