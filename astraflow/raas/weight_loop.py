@@ -102,9 +102,9 @@ class WeightLoop:
         """Swap; returns whether engine and trainer agree."""
         engine = self._served.engine
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
-            stopped_s = await engine.load(weights)
+            loaded = await engine.load(weights)
         if self._served.is_serving:
-            self._counters.add("weight_pause_s", stopped_s)
+            self._counters.add("weight_pause_s", loaded.stopped_s)
         if self._is_withheld:
             await engine.resume()
             self._is_withheld = False

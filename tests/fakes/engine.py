@@ -9,7 +9,7 @@ from astraflow.contract.generation import Finish, Generation, Sampling, VersionS
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.base import EngineLoad, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
 
 
@@ -78,14 +78,14 @@ class FakeEngine:
         """-1 for each token, give or take."""
         return np.full(len(tokens) - scored_from, -1.0 + self.score_error(self), dtype=np.float32)
 
-    async def load(self, weights: VerifiedWeights) -> float:
+    async def load(self, weights: VerifiedWeights) -> EngineLoad:
         """Remember them."""
         problem = self.load_problem(weights)
         if problem is not None:
             raise problem
         self.loads.append(weights)
         self.version = weights.manifest.version
-        return 0.25
+        return EngineLoad(pause_s=0.0625, apply_s=0.125, resume_s=0.0625)
 
     async def pause(self, mode: PauseMode) -> None:
         """Cut requests short if told to."""

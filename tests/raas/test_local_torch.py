@@ -209,6 +209,18 @@ async def test_a_patch_and_a_full_transfer_lead_to_the_same_weights() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_ran_when_weights_came_is_part_of_the_pause_until_it_goes_on(engine: Engine) -> None:
+    idle = await within(engine.load(weights_of(1)))
+    running = [asyncio.create_task(engine.generate(f"r-{n}", PROMPT, Sampling(max_new_tokens=400))) for n in range(8)]
+    await asyncio.sleep(0.1)  # the engine writes in its own time
+    busy = await within(engine.load(weights_of(2)))
+    await within(asyncio.gather(*running))
+
+    assert busy.resume_s > idle.resume_s, "eight texts were computed anew"
+    assert min(idle.stage_s, idle.apply_s, busy.stage_s, busy.apply_s) > 0
+
+
+@pytest.mark.anyio
 async def test_a_patch_from_a_version_that_is_not_served_is_taken_as_a_whole() -> None:
     patch = make_torch.published(make_torch.model(2), 2, base=weights_of(1))
     async with serving(local, weights_of(0)) as engine:

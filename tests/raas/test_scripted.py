@@ -84,7 +84,7 @@ async def test_a_generation_that_crosses_a_load_shows_both_versions() -> None:
     assert not task.done()
     loading = asyncio.create_task(ready.load(make.verified_weights(version=1)))
     await clock.pass_time(0.5)
-    assert await loading == 0.5
+    assert (await loading).stopped_s == 0.5
     await ready.resume()
     await clock.pass_time(0.4)
     assert not task.done()

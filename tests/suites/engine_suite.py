@@ -63,12 +63,13 @@ class EngineSuite:
         async with serving(build, weights(0)) as engine:
             running = await begun(engine, "a", prompt, long)
             await engine.pause(PauseMode.KEEP)
-            pause_s = await within(engine.load(weights(2)))
+            loaded = await within(engine.load(weights(2)))
             assert not running.done()
             await engine.resume()
             generation = await within(running)
 
-            assert pause_s >= 0
+            assert min(loaded.stage_s, loaded.pause_s, loaded.apply_s, loaded.resume_s) >= 0
+            assert loaded.stopped_s == loaded.pause_s + loaded.apply_s + loaded.resume_s
             assert engine.version == 2
             check(generation, long)
             assert [span.version for span in generation.spans] == [0, 2]

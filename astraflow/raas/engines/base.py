@@ -5,6 +5,7 @@ in_place or abort, `/update_weights_from_disk`, `logprob_start_len` to score. vL
 keep or abort, weight reload through a worker extension, `prompt_logprobs` to score. Both report version spans.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -21,6 +22,25 @@ class PauseMode(Enum):
     """They wait and go on with the new weights; their spans show both versions."""
     ABORT = "abort"
     """They end now with what they have, `Finish.ABORT`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What taking a version in took, phase by phase."""
+
+    stage_s: float = 0.0
+    """Preparing the new weights, while the old ones served."""
+    pause_s: float = 0.0
+    """Until nothing ran any more."""
+    apply_s: float
+    """The swap."""
+    resume_s: float = 0.0
+    """Until what was interrupted went on, or could."""
+
+    @property
+    def stopped_s(self) -> float:
+        """In which no token could be generated."""
+        return self.pause_s + self.apply_s + self.resume_s
 
 
 class Engine(Protocol):
@@ -48,8 +68,8 @@ class Engine(Protocol):
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
         """Logprobs at temperature 1 of `tokens[scored_from:]` given what stands before: float32 `[n - scored_from]`."""
 
-    async def load(self, weights: VerifiedWeights) -> float:
-        """Swap to these weights; returns the seconds in which no token could be generated.
+    async def load(self, weights: VerifiedWeights) -> EngineLoad:
+        """Swap to these weights; what can be prepared is, before anything stops.
 
         `weights.changes` lets an engine that already has `weights.base` patch in place.
         """

@@ -20,7 +20,7 @@ from astraflow.models import models
 from astraflow.models.causal import cast, check_supported, named_weights
 from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.base import EngineLoad, PauseMode
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.parameters import stage, swap
 from astraflow.raas.engines.local.sequences import Sequence, stream_key
@@ -134,30 +134,33 @@ class LocalTorchEngine:
             raise Unavailable("the engine was closed while it scored")
         return generation.logprobs
 
-    async def load(self, weights: VerifiedWeights) -> float:
-        """Swap to these weights between two steps; what runs goes on with them. Returns seconds of the swap.
+    async def load(self, weights: VerifiedWeights) -> EngineLoad:
+        """Swap to these weights between two steps; what runs goes on with them.
 
         Raises: InvalidInput when they are of another model; then the old ones go on serving.
         """
         async with self._swapping:
             worker = self._started()
-            parameters = named_weights(self._model)
-            staged = await asyncio.to_thread(stage, weights, parameters, serving=worker.version)
+            began = time.perf_counter()
+            staged = await asyncio.to_thread(stage, weights, named_weights(self._model), serving=worker.version)
+            stage_s = time.perf_counter() - began
             is_first = worker.version is None
 
             def exchange() -> list[torch.Tensor]:
-                replaced = swap(staged)
+                replaced = swap(staged, threads=self._options.threads)
                 if is_first:
                     check_supported(self._model)
                 return replaced
 
-            def serve() -> tuple[float, list[torch.Tensor]]:
-                began = time.perf_counter()
-                replaced = worker.serve(weights.manifest.version, exchange)
-                return time.perf_counter() - began, replaced
-
-            pause_s, _ = await asyncio.wrap_future(worker.call(serve))
-            return pause_s
+            served = await asyncio.wrap_future(worker.call(lambda: worker.serve(weights.manifest.version, exchange)))
+            resumed_at = await asyncio.wrap_future(served.resumed_at)
+            await asyncio.to_thread(served.swapped.clear)
+            return EngineLoad(
+                stage_s=stage_s,
+                pause_s=served.pause_s,
+                apply_s=served.apply_s,
+                resume_s=resumed_at - served.ended_at,
+            )
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop generating; scoring goes on."""

@@ -13,7 +13,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.tasks import Json
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.base import EngineLoad, PauseMode
 from astraflow.raas.engines.distributions import Distribution
 from astraflow.raas.engines.requests import Requests
 from astraflow.raas.engines.script import TOKENIZER, line_for, split_reply
@@ -108,7 +108,7 @@ class ScriptedEngine:
         """The same number for the same token, always."""
         return _logprobs(tokens[scored_from:])
 
-    async def load(self, weights: VerifiedWeights) -> float:
+    async def load(self, weights: VerifiedWeights) -> EngineLoad:
         """Stand still for `swap_s`, then go on with the new version."""
         was_running = self._timeline.is_running
         self._timeline.stop()
@@ -118,7 +118,7 @@ class ScriptedEngine:
         self._timeline.load(weights.manifest.version)
         if was_running:
             await self.resume()
-        return self._clock.now() - began
+        return EngineLoad(apply_s=self._clock.now() - began)
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop; requests in flight wait, or end with what they have."""

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from astraflow.contract.ids import Version
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import cast, named_weights
+from astraflow.raas.engines.local import parameters
 from astraflow.raas.engines.local.parameters import stage, swap
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
@@ -23,15 +24,17 @@ def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
     return first, make_torch.published(model, 1, base=first)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [0.002, 0.5])
-def test_a_delta_is_exact_however_much_it_changes(share: float) -> None:
+def test_a_delta_is_exact_however_much_it_changes(share: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "_PATCH_ELEMENTS", 5)
     first, delta = changed_by(share)
     model = make_torch.model()
     before = {name: weight.clone() for name, weight in named_weights(model).items()}
 
     staged = stage(delta, named_weights(model), serving=Version(0))
     assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model).items())
-    swap(staged)
+    swap(staged, threads=threads)
 
     after = make_torch.published(model, 1)
     np.testing.assert_array_equal(after.buffer, delta.buffer)
@@ -54,3 +57,15 @@ def test_tied_weights_stay_tied_when_they_are_replaced() -> None:
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     expected = named_weights(make_torch.model(1))["model.embed_tokens.weight"]
     assert torch.equal(model.get_parameter("lm_head.weight"), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_patches_write_whatever_type_the_engine_computes_in(dtype: torch.dtype) -> None:
+    _, delta = changed_by(0.002)
+    patched, replaced = (cast(make_torch.model(), device=torch.device("cpu"), dtype=dtype) for _ in range(2))
+
+    swap(stage(delta, named_weights(patched), serving=Version(0)))
+    swap(stage(delta, named_weights(replaced), serving=None))
+
+    for name, weight in named_weights(patched).items():
+        assert torch.equal(weight, named_weights(replaced)[name]), name

@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -18,6 +20,19 @@ from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served(Generic[T]):
+    """A change of weights, and how long nobody got a token for it."""
+
+    swapped: T
+    pause_s: float
+    apply_s: float
+    ended_at: float
+    """`time.perf_counter` after the swap."""
+    resumed_at: "Future[float]"
+    """`time.perf_counter` when the first of what was interrupted had been computed anew, or nothing was to be."""
 
 
 class Worker:
@@ -42,6 +57,7 @@ class Worker:
         self._scoring: deque[Sequence] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._arrived: deque[Sequence] = deque()
+        self._resuming: list[Future[float]] = []
         self._is_closing = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="local_torch", daemon=True)
@@ -90,12 +106,19 @@ class Worker:
         """Take from the queue again."""
         self._is_paused = False
 
-    def serve(self, version: Version, swap: Callable[[], T]) -> T:
+    def serve(self, version: Version, swap: Callable[[], T]) -> "Served[T]":
         """Change the weights. No cached key or value survives it: what runs is computed anew with the new ones."""
+        began = time.perf_counter()
         self._evict()
+        evicted = time.perf_counter()
         swapped = swap()
         self.version = version
-        return swapped
+        resumed: Future[float] = Future()
+        self._resuming.append(resumed)
+        ended = time.perf_counter()
+        return Served(
+            swapped=swapped, pause_s=evicted - began, apply_s=ended - evicted, ended_at=ended, resumed_at=resumed
+        )
 
     def abort(self, is_meant: Callable[[Sequence], bool]) -> None:
         """End these requests now, if they are there."""
@@ -113,6 +136,7 @@ class Worker:
         while self._take_turn():
             pass
         self._evict()
+        self._note_resumed()
         self._answer([Ended(sequence=s, finish=Finish.ABORT) for s in (*self._scoring, *self._queued)])
 
     def _take_turn(self) -> bool:
@@ -130,10 +154,12 @@ class Worker:
             return False
         try:
             self._answer(self._admit())
+            self._note_resumed()
             self._answer(self._batcher.step())
         except Exception as problem:  # of the model or its memory: it belongs to the callers of all that ran
             log.exception("engine_step_failed", sequences=len(self._batcher.running))
             self._fail(problem)
+        self._note_resumed()
         return True
 
     def _has_work(self) -> bool:
@@ -162,6 +188,11 @@ class Worker:
             else:
                 sequence.start_over()
                 self._scoring.appendleft(sequence)
+
+    def _note_resumed(self) -> None:
+        resuming, self._resuming = self._resuming, []
+        for resumed in resuming:
+            resumed.set_result(time.perf_counter())
 
     def _close_span(self, sequence: Sequence) -> None:
         if self.version is not None:

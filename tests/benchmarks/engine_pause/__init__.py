@@ -1,0 +1,1 @@
+"""How long an engine in this process stands still for a version, and what that takes beside it."""
