@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from astraflow.contract.weights import Probe
 from astraflow.trainer.backends.base import Backend
-from astraflow.weights.tensors import BITS, SnapshotTensors
+from astraflow.weights.drafts import Draft, DraftBuffer, places_in
+from astraflow.weights.tensors import SnapshotTensors, TensorShapes, lay_out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +19,13 @@ class Snapshot:
 def snapshot_of(backend: Backend) -> Snapshot:
     """The weights now, in memory of their own."""
     published = backend.published
-    places = {
-        name: np.empty(int(np.prod(shape, dtype=np.int64)), dtype=BITS[dtype.size_bytes])
-        for name, (dtype, shape) in published.items()
-    }
-    backend.snapshot(places)
-    tensors = {name: (*published[name], places[name]) for name in published}
-    return Snapshot(tensors=tensors, probe=backend.probe())
+    draft = draft_of(published)
+    backend.snapshot(draft)
+    places = places_in(draft.specs, draft.buffer.bits)
+    return Snapshot(tensors={name: (*published[name], places[name]) for name in published}, probe=backend.probe())
+
+
+def draft_of(shapes: TensorShapes) -> Draft:
+    """A draft in ordinary memory."""
+    specs = lay_out(shapes)
+    return Draft(specs, DraftBuffer(sum(spec.size_bytes for spec in specs), None))

@@ -68,8 +68,7 @@ class Learner:
         )
 
     def _snapshot(self, draft: Draft) -> Probe | None:
-        with draft.writing() as places:
-            self._backend.snapshot(places)
+        self._backend.snapshot(draft)
         return self._backend.probe()
 
     def _save(self, progress: Progress) -> None:

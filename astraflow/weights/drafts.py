@@ -142,5 +142,10 @@ class Draft:
     def writing(self) -> Iterator[Places]:
         """Where each tensor goes: name -> flat elements, to be written whole."""
         began = time.perf_counter()
-        yield {spec.name: tensor_bits(spec, self.buffer.writable) for spec in self.specs}
+        yield places_in(self.specs, self.buffer.writable)
         self.copy_s += time.perf_counter() - began
+
+
+def places_in(specs: Sequence[TensorSpec], buffer: Buffer) -> Places:
+    """Each tensor's flat elements: views of `buffer`."""
+    return {spec.name: tensor_bits(spec, buffer) for spec in specs}

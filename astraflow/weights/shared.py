@@ -92,26 +92,44 @@ def attach(file: SharedFile) -> Buffer:
     for hashes to prove. Raises: UnknownVersion when it is gone or being written; InvalidInput when it is no such
     buffer.
     """
-    path = Path(file.path)
-    if not is_here(file) or path.parent != SHARED_FOLDER or not path.name.startswith(PREFIX):
-        raise InvalidInput(f"{file.path!r} is no shared buffer on this host")
+    descriptor = _opened(file, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise UnknownVersion(f"the shared buffer {path.name} is gone: plan again") from None
-    except OSError as problem:
-        raise InvalidInput(f"the shared buffer {path.name} cannot be opened: {problem.strerror}") from problem
-    try:
-        status = os.fstat(descriptor)
-        is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_mode & 0o777 == 0o600
-        if not is_ours or status.st_size != file.size_bytes or file.size_bytes < 1:
-            raise InvalidInput(f"the shared buffer {path.name} is not the one that was named")
         if not _locked(descriptor, fcntl.LOCK_SH):
-            raise UnknownVersion(f"the shared buffer {path.name} is being written again: plan again")
+            raise UnknownVersion(f"the shared buffer {Path(file.path).name} is being written again: plan again")
         mapping = mmap.mmap(descriptor, file.size_bytes, prot=mmap.PROT_READ)  # keeps the lock: a duplicate of the file
     finally:
         os.close(descriptor)
     return frozen(np.frombuffer(mapping, dtype=np.uint8))
+
+
+def join(file: SharedFile) -> Buffer:
+    """The same buffer, to be written together with its maker, who holds the lock and says when.
+
+    Raises: as `attach`.
+    """
+    descriptor = _opened(file, os.O_RDWR)
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, file.size_bytes), dtype=np.uint8)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(file: SharedFile, access: int) -> int:
+    path = Path(file.path)
+    if not is_here(file) or path.parent != SHARED_FOLDER or not path.name.startswith(PREFIX):
+        raise InvalidInput(f"{file.path!r} is no shared buffer on this host")
+    try:
+        descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise UnknownVersion(f"the shared buffer {path.name} is gone: plan again") from None
+    except OSError as problem:
+        raise InvalidInput(f"the shared buffer {path.name} cannot be opened: {problem.strerror}") from problem
+    status = os.fstat(descriptor)
+    is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_mode & 0o777 == 0o600
+    if not is_ours or status.st_size != file.size_bytes or file.size_bytes < 1:
+        os.close(descriptor)
+        raise InvalidInput(f"the shared buffer {path.name} is not the one that was named")
+    return descriptor
 
 
 def sweep() -> int:

@@ -11,7 +11,8 @@ from blake3 import blake3
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
-from astraflow.weights.tensors import Places, TensorShapes
+from astraflow.weights.drafts import Draft
+from astraflow.weights.tensors import TensorShapes
 
 
 class RecordingBackend:
@@ -40,8 +41,9 @@ class RecordingBackend:
     def published(self) -> TensorShapes:
         return {"steps": (Dtype.FLOAT32, (8,))}
 
-    def snapshot(self, places: Places) -> None:
-        places["steps"][:] = bits_of(self.steps)
+    def snapshot(self, draft: Draft) -> None:
+        with draft.writing() as places:
+            places["steps"][:] = bits_of(self.steps)
 
     def probe(self) -> None:
         return None

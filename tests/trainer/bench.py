@@ -16,8 +16,9 @@ from astraflow.trainer.feed import Feed
 from astraflow.trainer.learner import Learner
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.worker import Worker
+from astraflow.weights.drafts import Draft
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.tensors import Places, build_layout
+from astraflow.weights.tensors import build_layout
 from astraflow.wire.channel import Link, dial
 from astraflow.wire.server import Listen, serving
 from tests import make
@@ -53,8 +54,8 @@ class CrashingBackend(RecordingBackend):
         self._crashes.reach("step ends")
         return metrics
 
-    def snapshot(self, places: Places) -> None:
-        super().snapshot(places)
+    def snapshot(self, draft: Draft) -> None:
+        super().snapshot(draft)
         self._crashes.reach("snapshot taken")
 
     def save(self, folder: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
-from astraflow.weights.tensors import Places, TensorShapes
+from astraflow.weights.drafts import Draft
+from astraflow.weights.tensors import TensorShapes
 
 
 class Backend(Protocol):
@@ -28,7 +29,7 @@ class Backend(Protocol):
         """What every version has, in the model's own order: names as in the model's `state_dict`, tied weights once, in
         the dtype they are published in."""
 
-    def snapshot(self, places: Places) -> None:
+    def snapshot(self, draft: Draft) -> None:
         """Copy the weights now off the device, each tensor to its place: what the next step does cannot change them.
 
         The trainer stands still meanwhile, so each is copied once, straight there.

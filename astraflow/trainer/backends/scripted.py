@@ -17,7 +17,8 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends
-from astraflow.weights.tensors import Places, TensorShapes
+from astraflow.weights.drafts import Draft
+from astraflow.weights.tensors import TensorShapes
 
 Weights = npt.NDArray[np.float32]
 
@@ -84,13 +85,14 @@ class ScriptedBackend:
         """Its tensors in bf16."""
         return {name: (Dtype.BFLOAT16, shape) for name, shape in self._shapes.items()}
 
-    def snapshot(self, places: Places) -> None:
+    def snapshot(self, draft: Draft) -> None:
         """The weights in bf16."""
         offset = 0
-        for name, shape in self._shapes.items():
-            elements = math.prod(shape)
-            places[name][:] = bfloat16_bits(self._weights[offset : offset + elements])
-            offset += elements
+        with draft.writing() as places:
+            for name, shape in self._shapes.items():
+                elements = math.prod(shape)
+                places[name][:] = bfloat16_bits(self._weights[offset : offset + elements])
+                offset += elements
 
     def probe(self) -> None:
         """It has no model that could score anything."""

@@ -36,7 +36,8 @@ from astraflow.trainer.backends.metrics import StepMetrics
 from astraflow.trainer.backends.probe import ProbeText, made_up_text, scored, text_from
 from astraflow.trainer.collate import Collated, MicroBatch, PackingLimits, collate
 from astraflow.trainer.preparation import prepare_model
-from astraflow.weights.tensors import Places, TensorShapes
+from astraflow.weights.drafts import Draft
+from astraflow.weights.tensors import TensorShapes
 
 log = get_logger()
 
@@ -141,11 +142,10 @@ class SingleBackend:
         """The model's weights in the type they are rounded to."""
         return {name: (self._dtype, tuple(weight.shape)) for name, weight in self._masters.weights().items()}
 
-    def snapshot(self, places: Places) -> None:
+    def snapshot(self, draft: Draft) -> None:
         """The rounded weights now."""
-        self._host_copy.write(
-            self._masters.weights(), places, torch_dtype_of(weights_dtype_of(self._options.weights_dtype))
-        )
+        with draft.writing() as places:
+            self._host_copy.write(self._masters.weights(), places, torch_dtype_of(self._dtype))
 
     def probe(self) -> Probe:
         """Texts of the last batch, scored."""
