@@ -82,7 +82,8 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     try:
         model = small()
-        mesh = init_device_mesh("cpu", (ranks, 1) if "replicas" in sys.argv else (ranks,))
+        names, sizes = (("replica", "shard"), (ranks, 1)) if "replicas" in sys.argv else (("shard",), (ranks,))
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
         fully_shard(model.layers[0], mesh=mesh)
         fully_shard(model.layers[1], mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
         fully_shard(model, mesh=mesh, ignored_params={model.narrow.bias})
