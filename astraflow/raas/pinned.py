@@ -11,6 +11,7 @@ from astraflow.contract.errors import InternalError, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.tasks import FlowSpec
 from astraflow.contract.trajectories import Boundary
+from astraflow.raas.bases import Bases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.gap import disagreement, too_far
 from astraflow.raas.serving import ServedPolicies, ServedPolicy
@@ -41,6 +42,7 @@ class Source(Protocol):
 class _Pinned:
     served: ServedPolicy
     source: Source
+    bases: Bases
     version: Version | None = None
     """What is loaded and proven; None while that is in doubt."""
 
@@ -139,7 +141,8 @@ class PinnedEngines:
     async def _one_at(self, policy: PolicyId, version: Version) -> ServedPolicy:
         engine = self._engines.get(policy)
         if engine is None:
-            engine = _Pinned(served=await self._build(policy), source=self._new_source(policy))
+            source, bases = self._new_source(policy), Bases(self._new_source)
+            engine = _Pinned(served=await self._build(policy), source=source, bases=bases)
             self._engines[policy] = engine
         if engine.version != version:
             engine.version = None
@@ -152,7 +155,8 @@ class PinnedEngines:
         pulled = await pinned.source.exactly(version)
         self._counters.add("evaluation_bytes", pulled.stats.full_bytes + pulled.stats.delta_bytes)
         began, engine = self._clock.now(), pinned.served.engine
-        await engine.load(replace(pulled.weights, base=None, changes=None))
+        weights = await pinned.bases.completed(pulled.weights)
+        await engine.load(replace(weights, base=None, changes=None))
         gap = await disagreement(engine, pulled.weights.manifest)
         if gap is not None and gap > engine.logprob_tolerance:
             raise InternalError(too_far(pulled.weights.manifest, gap, engine.logprob_tolerance))

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from astraflow.contract.errors import CorruptData, InternalError, InvalidInput
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest
+from astraflow.raas.bases import Bases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.gap import disagreement, too_far
@@ -29,6 +30,9 @@ class Source(Protocol):
 
     async def newer(self) -> Pulled:
         """The newest version, once there is one newer than the committed one."""
+
+    async def exactly(self, version: Version) -> Pulled:
+        """One version, for adapters to be added to."""
 
     def commit(self, weights: VerifiedWeights) -> None:
         """The engine serves these weights now."""
@@ -60,6 +64,7 @@ class WeightLoop:
         self._served = served
         self._new_source = source
         self._source = source(served.policy)
+        self._bases = Bases(source)
         self._policies = policies
         self._counters = counters
         self._gaps = gaps
@@ -101,6 +106,7 @@ class WeightLoop:
     async def _load(self, weights: VerifiedWeights) -> bool:
         """Swap; returns whether engine and trainer agree."""
         engine = self._served.engine
+        weights = await self._bases.completed(weights)
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
             loaded = await engine.load(weights)
         if self._served.is_serving:

@@ -125,15 +125,23 @@ class TrainerLoop:
             metrics = await self._learner.step(batch)
         stepped = self._clock.now()
         await self._published()
+        free_at = self._clock.now()
         draft, probe = await self._snapshot()
+        ended = self._clock.now()
         report = StepReport(
             batch=batch.id,
             policy=self._policy,
             version=Version(self._progress.step + 1),
             wait_s=wait_s,
             compute_s=stepped - began,
-            publish_s=self._clock.now() - stepped,
-            metrics={**metrics, **_costs(self._sent)},
+            publish_s=ended - stepped,
+            metrics={
+                **metrics,
+                **_costs(self._sent),
+                "publish_wait_s": free_at - stepped,
+                "publish_copy_s": draft.copy_s,
+                "publish_probe_s": ended - free_at - draft.copy_s,
+            },
         )
         await self._keep(report, draft, probe)
 
@@ -180,7 +188,6 @@ def _costs(stats: PublishStats | None) -> dict[str, float]:
     return {
         "publish_bytes_full": float(stats.full_bytes),
         "publish_bytes_sent": float(stats.sent_bytes),
-        "publish_copy_s": stats.copy_s,
         "publish_hash_s": stats.hash_s,
         "publish_encode_s": stats.encode_s,
         "publish_send_s": stats.send_s,

@@ -111,7 +111,10 @@ class Publisher:
         """Places to write the next version to; each draft is to be published."""
         specs = lay_out(shapes)
         size_bytes = sum(spec.size_bytes for spec in specs)
-        return Draft(specs, await asyncio.to_thread(self._buffers.take, size_bytes))
+        buffer = self._buffers.take_ready(size_bytes)
+        if buffer is None:
+            buffer = await asyncio.to_thread(self._buffers.take, size_bytes)
+        return Draft(specs, buffer)
 
     async def publish(
         self,

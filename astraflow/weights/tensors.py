@@ -48,13 +48,15 @@ class VerifiedWeights:
 
     buffer: uint8 `[manifest.size_bytes]`, read-only. changes: for each tensor that changed, the sorted int64 element
     positions that differ from version `base`, so that an engine that serves `base` patches in place. None after a full
-    transfer, and when so much changed that copying whole tensors is cheaper than patching them.
+    transfer, and when so much changed that copying whole tensors is cheaper than patching them. adapts: what these are
+    added to, when they are low-rank adapters (`astraflow.weights.adapters`).
     """
 
     manifest: Manifest
     buffer: Buffer
     base: Version | None = None
     changes: Mapping[str, npt.NDArray[np.int64]] | None = None
+    adapts: "VerifiedWeights | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -13,6 +13,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.recording import Recording
 from astraflow.raas.serving import ServedPolicies
 from astraflow.raas.weight_loop import Gaps, WeightLoop
+from astraflow.weights.adapters import AdapterFacts
 from astraflow.weights.puller import Pulled, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make
@@ -36,15 +37,19 @@ class FakeSource:
     def __init__(self) -> None:
         self.published: asyncio.Queue[Pulled | Exception] = asyncio.Queue()
         self.committed: list[Version] = []
+        self.bases: dict[Version, VerifiedWeights] = {}
+        """What adapters are added to."""
         self.made = 0
 
     def make(self, policy: PolicyId) -> "FakeSource":
         self.made += 1
         return self
 
-    def publish(self, version: int, *, base: int | None = None) -> None:
+    def publish(self, version: int, *, base: int | None = None, metadata: Mapping[str, str] | None = None) -> None:
+        made = make.verified_weights(version, probe=PROBE)
         weights = replace(
-            make.verified_weights(version, probe=PROBE),
+            made,
+            manifest=replace(made.manifest, metadata=metadata or {}),
             base=None if base is None else Version(base),
             changes=None if base is None else {},
         )
@@ -55,6 +60,9 @@ class FakeSource:
         if isinstance(found, Exception):
             raise found
         return found
+
+    async def exactly(self, version: Version) -> Pulled:
+        return Pulled(weights=self.bases[version], stats=stats(version, None))
 
     def commit(self, weights: VerifiedWeights) -> None:
         self.committed.append(weights.manifest.version)
@@ -209,6 +217,31 @@ async def test_while_no_version_can_be_had_the_old_one_serves_on() -> None:
         await node.clock.pass_time(2.0)
 
     assert node.policies.versions() == {SOLVER: 1}
+
+
+async def test_adapters_are_loaded_with_their_base_which_is_had_once() -> None:
+    async with following() as node:
+        base = make.verified_weights(7)
+        facts = AdapterFacts.on(base.manifest, scale=0.5)
+        for version in (0, 1):
+            node.source.publish(version, metadata=facts.metadata())
+        node.source.bases[Version(7)] = base
+        await settle()
+        assert node.policies.versions() == {SOLVER: 1}
+        assert node.source.made == 2, "one for the policy, one for its base"
+
+    assert [weights.adapts for weights in node.engine.loads] == [base, base]
+    assert node.source.committed == [0, 1]
+
+
+async def test_adapters_of_other_weights_are_not_served() -> None:
+    async with following() as node:
+        facts = AdapterFacts.on(make.verified_weights(7).manifest, scale=0.5)
+        node.source.bases[Version(7)] = make.verified_weights(8)
+        node.source.publish(0, metadata={**facts.metadata(), "adapter.base_root": "00" * 32})
+        await settle()
+        assert not node.is_ready
+        assert "holds adapters of other weights" in node.counters.errors()[-1]
 
 
 async def test_what_no_retry_helps_rises() -> None:

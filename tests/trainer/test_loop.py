@@ -39,6 +39,10 @@ async def test_reports_say_what_a_step_took(tmp_path: Path) -> None:
         assert report.metrics["loss"] == 2
         assert report.metrics["checkpoint_s"] > 0
         assert report.metrics["publish_bytes_full"] == 32
+        lost = ("publish_wait_s", "publish_copy_s", "publish_probe_s")
+        assert all(report.metrics[name] > 0 for name in lost)
+        assert sum(report.metrics[name] for name in lost) == pytest.approx(report.publish_s)
+        assert {"publish_hash_s", "publish_encode_s", "publish_send_s"} <= report.metrics.keys()
 
 
 @pytest.mark.anyio

@@ -22,7 +22,7 @@ from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EngineLoad, PauseMode
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
-from astraflow.raas.engines.local.parameters import stage, swap
+from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_adapted, swap
 from astraflow.raas.engines.local.sequences import Sequence, stream_key
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.runtime.config import Config
@@ -87,6 +87,8 @@ class LocalTorchEngine:
         self._vocab_size = int(config.vocab_size)
         self._worker: Worker | None = None
         self._is_closed = False
+        self._base_root: bytes | None = None
+        """Of what the adapters that are served were added to."""
         self._swapping = asyncio.Lock()
         self._in_flight: set[str] = set()
         self._unsent: list[Sequence] = []
@@ -142,7 +144,7 @@ class LocalTorchEngine:
         async with self._swapping:
             worker = self._started()
             began = time.perf_counter()
-            staged = await asyncio.to_thread(stage, weights, named_weights(self._model), serving=worker.version)
+            staged = await asyncio.to_thread(self._staged, weights, worker.version)
             stage_s = time.perf_counter() - began
             is_first = worker.version is None
 
@@ -154,6 +156,7 @@ class LocalTorchEngine:
 
             served = await asyncio.wrap_future(worker.call(lambda: worker.serve(weights.manifest.version, exchange)))
             resumed_at = await asyncio.wrap_future(served.resumed_at)
+            self._base_root = weights.adapts.manifest.root_hash if weights.adapts else None
             await asyncio.to_thread(served.swapped.clear)
             return EngineLoad(
                 stage_s=stage_s,
@@ -186,6 +189,13 @@ class LocalTorchEngine:
         if self._worker is not None:
             self._send(self._worker)
             await asyncio.to_thread(self._worker.close)
+
+    def _staged(self, weights: VerifiedWeights, serving: Version | None) -> list[StagedTensor]:
+        parameters = named_weights(self._model)
+        if weights.adapts is None:
+            return stage(weights, parameters, serving=serving)
+        is_base_served = self._base_root == weights.adapts.manifest.root_hash
+        return stage_adapted(weights, weights.adapts, parameters, is_base_served=is_base_served)
 
     async def _complete(
         self, request_id: str, prompt: Int32Array, sampling: Sampling, *, forced: Int32Array | None = None

@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, TensorSpec
 from astraflow.models.precision import Bits, bits_at, values_of
+from astraflow.weights.adapters import adapted_weights, adapter_facts
 from astraflow.weights.tensors import VerifiedWeights
 
 
@@ -49,6 +50,40 @@ def stage(
         values = values_of(bits, spec.dtype, into=parameter.dtype).to(parameter.device)
         staged.append(StagedTensor(parameter=parameter, values=values, positions=positions))
     return staged
+
+
+def stage_adapted(
+    adapters: VerifiedWeights, base: VerifiedWeights, parameters: dict[str, nn.Parameter], *, is_base_served: bool
+) -> list[StagedTensor]:
+    """As `stage`, for low-rank adapters: `W + scale · B · A`, added up in float32 and rounded once to the parameter's
+    type. is_base_served: whether all else is the base's already.
+
+    Raises: InvalidInput when the base is of another model, or not the one they were trained on; CorruptData.
+    """
+    facts = adapter_facts(adapters.manifest)
+    if facts is None or facts.base_root != base.manifest.root_hash:
+        raise InvalidInput(
+            f"version {adapters.manifest.version} of {adapters.manifest.policy} was not trained on version "
+            f"{base.manifest.version} of {base.manifest.policy}"
+        )
+    changed = {one.weight.name: one for one in adapted_weights(adapters.manifest, base.manifest)}
+    _check_layout(base.manifest, parameters)
+    staged = []
+    for spec in base.manifest.tensors:
+        parameter, pair = parameters[spec.name], changed.get(spec.name)
+        if pair is None and is_base_served:
+            continue
+        values = _moved(base, spec, parameter.device)
+        if pair is not None:
+            down, up = (_moved(adapters, one, parameter.device).view(one.shape) for one in (pair.down, pair.up))
+            values = values.view(spec.shape).addmm_(up, down, alpha=facts.scale).view(-1)
+        staged.append(StagedTensor(parameter=parameter, values=values.to(parameter.dtype), positions=None))
+    return staged
+
+
+def _moved(weights: VerifiedWeights, spec: TensorSpec, device: torch.device) -> Tensor:
+    """One tensor in float32, flat."""
+    return values_of(bits_at(weights.buffer, spec), spec.dtype, into=torch.float32).to(device)
 
 
 @torch.inference_mode()
