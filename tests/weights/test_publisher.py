@@ -244,7 +244,7 @@ async def test_a_store_that_lost_its_disk_gets_the_next_version_in_full(tmp_path
         first_life = await stack.enter_async_context(AsyncExitStack())
         address = await first_life.enter_async_context(weight_store(tmp_path / "first"))
         client = await stack.enter_async_context(client_of(address))
-        publisher = await stack.enter_async_context(publisher_of(client))
+        publisher = await stack.enter_async_context(publisher_of(client, is_shared=False))
         await _published(publisher, 0, snapshots[0])
         await first_life.aclose()
         port = int(address.rsplit(":", 1)[1])
