@@ -86,7 +86,11 @@ async def _published(publisher: Publisher, version: int, tensors: SnapshotTensor
 
 async def test_the_first_version_travels_in_full_and_the_next_as_a_delta(tmp_path: Path) -> None:
     first, second = history(2)
-    async with weight_store(tmp_path) as address, client_of(address) as client, publisher_of(client) as publisher:
+    async with (
+        weight_store(tmp_path) as address,
+        client_of(address) as client,
+        publisher_of(client, is_shared=False) as publisher,
+    ):
         full = await _published(publisher, 0, first)
         delta = await _published(publisher, 1, second)
 

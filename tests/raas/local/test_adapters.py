@@ -1,7 +1,7 @@
-"""Adapters added to their base are what a plain forward with added weights says, over the real weight plane."""
+"""Adapters added to their base are what a plain forward with added weights says."""
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,17 +11,18 @@ from transformers import PreTrainedModel
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Dtype, Manifest
+from astraflow.contract.weights import Chunk, Dtype, Manifest, SharedFile, Transfer
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
 from astraflow.raas.bases import Bases
 from astraflow.raas.engines import engines
 from astraflow.weights.adapters import DOWN, UP, AdapterFacts
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Puller
-from astraflow.weights.tensors import SnapshotTensors
+from astraflow.weights.puller import Pulled
+from astraflow.weights.shared import attach
+from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights
 from tests import make_torch
-from tests.weights.running import client_of, weight_store
+from tests.raas.test_weight_loop import stats
 
 POLICY, BASE = PolicyId("solver"), PolicyId("solver.base")
 RANK, SCALE = 2, 0.75
@@ -56,64 +57,82 @@ def with_adapters(version: int) -> PreTrainedModel:
     return model
 
 
-async def publish_base(client: WeightPlaneClient) -> Manifest:
-    """Once, as a policy of its own."""
-    model = make_torch.model()
-    tensors = {
+class Adopting(WeightPlaneClient):
+    """A store on this host: keeps what publishers write, and hands it out."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, int], VerifiedWeights] = {}
+
+    async def publish(
+        self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
+    ) -> bool:
+        assert shared is not None
+        self.kept[manifest.policy, manifest.version] = VerifiedWeights(manifest=manifest, buffer=attach(shared))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The versions of one policy."""
+
+    plane: Adopting
+    policy: PolicyId
+
+    async def exactly(self, version: Version) -> Pulled:
+        return Pulled(weights=self.plane.kept[self.policy, version], stats=stats(version, None))
+
+
+async def published(plane: Adopting, policy: PolicyId, *versions: SnapshotTensors, base: Manifest | None) -> None:
+    """All of them; those with a base as adapters of it."""
+    metadata = AdapterFacts.on(base, scale=SCALE).metadata() if base else None
+    async with Publisher(plane, policy) as publisher:
+        for version, tensors in enumerate(versions):
+            await publisher.publish(Version(version), tensors, metadata=metadata)
+
+
+def base_tensors() -> SnapshotTensors:
+    return {
         name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
-        for name, weight in named_weights(model).items()
+        for name, weight in named_weights(make_torch.model()).items()
     }
-    async with Publisher(client, BASE) as publisher:
-        await publisher.publish(Version(0), tensors)
-        await publisher.wait()
-    return (await client.plan(BASE, have=None)).manifest
+
+
+@pytest.fixture
+async def plane() -> Adopting:
+    """With a base and three versions of adapters."""
+    made = Adopting()
+    await published(made, BASE, base_tensors(), base=None)
+    adapters = [tensors_of(adapters_of(make_torch.model(), version)) for version in range(3)]
+    await published(made, POLICY, *adapters, base=made.kept[BASE, 0].manifest)
+    return made
 
 
 @pytest.mark.anyio
-async def test_versions_of_adapters_are_small_and_served_as_if_they_were_whole(tmp_path: Path) -> None:
+async def test_versions_of_adapters_are_small_and_served_as_if_they_were_whole(plane: Adopting) -> None:
+    bases = Bases(lambda policy: Source(plane, policy))
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
-    async with weight_store(tmp_path) as address, client_of(address) as client:
-        base = await publish_base(client)
-        metadata = AdapterFacts.on(base, scale=SCALE).metadata()
-        puller, bases = Puller(client, POLICY), Bases(lambda policy: Puller(client, policy))
-        async with Publisher(client, POLICY) as publisher:
-            for version in range(3):
-                tensors = tensors_of(adapters_of(make_torch.model(), version))
-                await publisher.publish(Version(version), tensors, metadata=metadata)
-                stats = await publisher.wait()
-                assert stats is not None
-                assert stats.full_bytes < base.size_bytes / 4
+    for version in range(3):
+        adapters = plane.kept[POLICY, version]
+        assert adapters.manifest.size_bytes < plane.kept[BASE, 0].manifest.size_bytes / 4
 
-                pulled = await puller.newer()
-                await engine.load(await bases.completed(pulled.weights))
-                puller.commit(pulled.weights)
+        await engine.load(await bases.completed(adapters))
 
-                assert engine.version == version
-                expected = make_torch.logprobs(with_adapters(version), TEXT, 1)
-                np.testing.assert_allclose(await engine.score(TEXT, 1), expected, atol=1e-5)
-        whole = make_torch.published(make_torch.model(), 3)
-        await engine.load(whole)
-        expected = make_torch.logprobs(make_torch.model(), TEXT, 1)
+        assert engine.version == version
+        expected = make_torch.logprobs(with_adapters(version), TEXT, 1)
         np.testing.assert_allclose(await engine.score(TEXT, 1), expected, atol=1e-5)
+    await engine.load(make_torch.published(make_torch.model(), 3))
+    expected = make_torch.logprobs(make_torch.model(), TEXT, 1)
+    np.testing.assert_allclose(await engine.score(TEXT, 1), expected, atol=1e-5)
     await engine.close()
 
 
 @pytest.mark.anyio
-async def test_adapters_of_another_base_are_refused_and_the_old_weights_go_on(tmp_path: Path) -> None:
+async def test_adapters_of_another_base_are_refused_and_the_old_weights_go_on(plane: Adopting) -> None:
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
     await engine.load(make_torch.published(make_torch.model(), 4))
-    async with weight_store(tmp_path) as address, client_of(address) as client:
-        metadata = AdapterFacts.on(await publish_base(client), scale=SCALE).metadata()
-        async with Publisher(client, POLICY) as publisher:
-            tensors = tensors_of(adapters_of(make_torch.model(), 0))
-            await publisher.publish(Version(0), tensors, metadata=metadata)
-            await publisher.wait()
-        weights = await Bases(lambda policy: Puller(client, policy)).completed(
-            (await Puller(client, POLICY).newer()).weights
-        )
-    other = make_torch.published(make_torch.model(3), 0)
+
     with pytest.raises(InvalidInput, match="was not trained on"):
-        await engine.load(replace(weights, adapts=other))
+        await engine.load(replace(plane.kept[POLICY, 0], adapts=make_torch.published(make_torch.model(3), 0)))
 
     assert engine.version == 4
     await engine.close()
