@@ -18,7 +18,7 @@ from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Manifest
 from astraflow.recipe import load_recipe
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.publisher import Publisher
+from astraflow.weights.publisher import PublishConfig, Publisher
 from astraflow.weights.service import running as store_running
 from astraflow.wire.channel import Link, dial
 from astraflow.wire.pb import data_plane_pb2 as pb
@@ -116,7 +116,7 @@ async def test_versions_are_followed_into_the_store_and_out_again(tmp_path: Path
         dial(address, token=TOKEN) as link,
     ):
         client = WeightPlaneClient(link)
-        async with Publisher(client, POLICY) as publisher:
+        async with Publisher(client, POLICY, config=PublishConfig(is_shared=False)) as publisher:
             for version, tensors in enumerate(history(2)):
                 await publisher.publish(Version(version), tensors)
         async for notice in client.watch(POLICY, after=None):

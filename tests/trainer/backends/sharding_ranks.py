@@ -4,7 +4,9 @@ python -m tests.trainer.backends.sharding_ranks RANK RANKS RENDEZVOUS_FILE STORE
 """
 
 import asyncio
+import os
 import sys
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -74,26 +76,37 @@ async def publish(rank: int, address: str, parameters: dict[str, nn.Parameter]) 
             await publisher.publish(Version(version), draft)
 
 
-def main() -> None:
-    """Run the rank."""
+def run() -> None:
+    """The rank, from joining the others to its last version."""
     rank, ranks, rendezvous, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     if "elsewhere" in sys.argv and rank:
         setattr(shared, "host_id", lambda: "another host")  # noqa: B010 (mypy sees a function that is cached)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
+    model = small()
+    names, sizes = (("replica", "shard"), (ranks, 1)) if "replicas" in sys.argv else (("shard",), (ranks,))
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
+    fully_shard(model.layers[0], mesh=mesh)
+    fully_shard(model.layers[1], mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
+    fully_shard(model, mesh=mesh, ignored_params={model.narrow.bias})
+    parameters = dict(model.named_parameters())
+    if "summed" in sys.argv:
+        summed = DTensor.from_local(torch.zeros(3), mesh, [Partial()] * mesh.ndim)
+        parameters["summed"] = nn.Parameter(summed)
+    asyncio.run(publish(rank, address, parameters))
+    dist.barrier()
+
+
+def main() -> None:
+    """End at once: gloo's threads now and then abort a process that tears them down."""
+    code = 0
     try:
-        model = small()
-        names, sizes = (("replica", "shard"), (ranks, 1)) if "replicas" in sys.argv else (("shard",), (ranks,))
-        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
-        fully_shard(model.layers[0], mesh=mesh)
-        fully_shard(model.layers[1], mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
-        fully_shard(model, mesh=mesh, ignored_params={model.narrow.bias})
-        parameters = dict(model.named_parameters())
-        if "summed" in sys.argv:
-            summed = DTensor.from_local(torch.zeros(3), mesh, [Partial()] * mesh.ndim)
-            parameters["summed"] = nn.Parameter(summed)
-        asyncio.run(publish(rank, address, parameters))
-    finally:
-        dist.destroy_process_group()
+        run()
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
