@@ -34,6 +34,12 @@ Metrics = Annotated[
     typer.Option(metavar="HOST:PORT", help="Serve OpenMetrics there (dataflow.metrics); `off` for nowhere."),
 ]
 Directory = Annotated[Path, typer.Option(help="Where it keeps what must survive a restart.")]
+WeightsKey = Annotated[
+    str, typer.Option(help="Public key that must have signed the run's versions: the line in `weights.pub`.")
+]
+SigningKeyFile = Annotated[
+    Path | None, typer.Option(help="Sign versions with this key: `weights.key` of the run directory.")
+]
 TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 TlsClientCa = Annotated[

@@ -64,21 +64,26 @@ class Programs:
     def weights(self) -> Program:
         """The weight store."""
         options = ["--host", self._places.host, "--port", str(self._places.weights_port)]
-        return self._role(WEIGHTS, [*self._state(WEIGHTS), *options], stop_wave=SERVICES_LAST)
+        return self._role(WEIGHTS, [*self._state(WEIGHTS), *options, *self._weights_key()], stop_wave=SERVICES_LAST)
 
     def dataflow(self) -> Program:
         """The dataflow service."""
         options = ["--host", self._places.host, "--port", str(self._places.dataflow_port)]
         naming = ["--run", self._directory.facts.run, "--weights", self._places.weights]
         metrics = ["--metrics", self._places.metrics]
-        return self._role(DATAFLOW, [*self._state(DATAFLOW), *naming, *options, *metrics], stop_wave=SERVICES_LAST)
+        arguments = [*self._state(DATAFLOW), *naming, *options, *metrics, *self._weights_key()]
+        return self._role(DATAFLOW, arguments, stop_wave=SERVICES_LAST)
 
     def trainers(self) -> list[Program]:
         """One for each policy."""
         return [
             self._role(
                 "trainer",
-                ["--policy", policy, "--dataflow", self._places.dataflow, *self._state(trainer_name(policy))],
+                [
+                    *("--policy", policy, "--dataflow", self._places.dataflow),
+                    *self._state(trainer_name(policy)),
+                    *self._signing_key(),
+                ],
                 name=trainer_name(policy),
                 announces=False,
             )
@@ -152,6 +157,16 @@ class Programs:
             return {}
         place = to if "://" in to else str(self._directory.path / to)
         return {TRACES: to_text(self._recipe.tracing.model_copy(update={"to": place}))}
+
+    def _weights_key(self) -> list[str]:
+        """For whoever checks signatures; public."""
+        key = self._directory.weights_key
+        return ["--weights-key", key] if key else []
+
+    def _signing_key(self) -> list[str]:
+        """For whoever signs: only where it is."""
+        file = self._directory.signing_key_file
+        return ["--signing-key", str(file)] if file else []
 
     def _state(self, role: str) -> list[str]:
         return ["--directory", str(self._directory.state(role))]

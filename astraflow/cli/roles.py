@@ -22,10 +22,19 @@ from astraflow.wire.server import Listen, ServerTls
 
 
 def run_dataflow(
-    recipe: str, overrides: list[str], *, run: str, weights: str, directory: Path, listen: Listen, metrics: str
+    recipe: str,
+    overrides: list[str],
+    *,
+    run: str,
+    weights: str,
+    directory: Path,
+    listen: Listen,
+    metrics: str,
+    weights_key: str,
 ) -> int:
     """The dataflow service; returns the exit code. metrics: instead of the recipe's, if not empty."""
     from astraflow.dataflow.service import serve
+    from astraflow.weights.signing import VerifyingKey
 
     _log("dataflow")
     loaded = load_recipe(recipe, overrides, check=Check.NONE)
@@ -42,18 +51,23 @@ def run_dataflow(
             stop=stop,
             on_ready=announce,
             metrics_token=os.environ.get(METRICS_TOKEN, ""),
+            weights_key=VerifyingKey.parse(weights_key).raw if weights_key else b"",
         )
     )
 
 
-def run_weights(recipe: str, overrides: list[str], *, directory: Path, listen: Listen) -> int:
+def run_weights(recipe: str, overrides: list[str], *, directory: Path, listen: Listen, weights_key: str) -> int:
     """The weight store; returns the exit code."""
     from astraflow.weights.service import serve
+    from astraflow.weights.signing import VerifyingKey
 
     _log("weights")
     config = weights_config(load_recipe(recipe, overrides, check=Check.NONE))
+    trusted = VerifyingKey.parse(weights_key) if weights_key else None
     return run_process(
-        lambda stop: serve(config, listen=listen, directory=_made(directory), stop=stop, on_ready=announce)
+        lambda stop: serve(
+            config, listen=listen, directory=_made(directory), stop=stop, on_ready=announce, trusted=trusted
+        )
     )
 
 
@@ -66,9 +80,11 @@ def run_trainer(
     token: str,
     tls: ClientTls | None,
     directory: Path,
+    signing_key: Path | None,
 ) -> int:
     """The trainer of one policy; returns the exit code."""
     from astraflow.trainer.service import serve
+    from astraflow.weights.signing import SigningKey
 
     _log("trainer")
     loaded = load_recipe(recipe, overrides, check=Check.NONE)
@@ -78,8 +94,17 @@ def run_trainer(
             f"{loaded.name} has several policies: choose one with --policy ({', '.join(loaded.policies)})"
         )
     config = trainer_config(loaded, policy or next(iter(loaded.policies)))
+    signing = SigningKey.read(signing_key) if signing_key else None
     return run_process(
-        lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, directory=_made(directory), stop=stop)
+        lambda stop: serve(
+            config,
+            dataflow=dataflow,
+            token=token,
+            tls=tls,
+            directory=_made(directory),
+            stop=stop,
+            signing=signing,
+        )
     )
 
 

@@ -17,8 +17,10 @@ from typing import Any, Self
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.home import home
+from astraflow.weights.signing import SigningKey
 
 _RECIPE, _RUN, _TOKEN, _PROCESSES, _LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
+_SIGNING_KEY, _WEIGHTS_KEY = "weights.key", "weights.pub"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,18 @@ class RunDirectory:
         return self.path / _TOKEN
 
     @property
+    def signing_key_file(self) -> Path | None:
+        """What the run's trainers sign versions with; None for a run that began without it."""
+        path = self.path / _SIGNING_KEY
+        return path if path.exists() else None
+
+    @property
+    def weights_key(self) -> str:
+        """The other half, for readers; empty for a run that began without it."""
+        path = self.path / _WEIGHTS_KEY
+        return path.read_text().strip() if path.exists() else ""
+
+    @property
     def facts(self) -> RunFacts:
         """What was noted about the run. Raises: InvalidInput for a folder that holds none."""
         try:
@@ -142,7 +156,12 @@ class RunDirectory:
         self.log("supervisor").parent.mkdir(exist_ok=True)
         if not self.token_file.exists():
             _write(self.token_file, secrets.token_urlsafe(24))
-        known = self.facts.run if (self.path / _RUN).exists() else run
+        is_new = not (self.path / _RUN).exists()
+        if is_new:  # a run keeps its key; versions of one that began without it could not be signed any more
+            signing = SigningKey.made()
+            _write(self.path / _WEIGHTS_KEY, str(signing.public))
+            _write(self.path / _SIGNING_KEY, signing.text())
+        known = run if is_new else self.facts.run
         _write(self.path / _RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
         entry = runs() / known
         if entry != self.path and not entry.is_symlink() and not entry.exists():

@@ -12,6 +12,7 @@ from astraflow.cli.options import (
     Overrides,
     Port,
     RecipeArgument,
+    SigningKeyFile,
     TlsCa,
     TlsCertificate,
     TlsClientCa,
@@ -20,6 +21,7 @@ from astraflow.cli.options import (
     TlsKey,
     Token,
     TokenFile,
+    WeightsKey,
     read_token,
 )
 
@@ -38,6 +40,7 @@ def dataflow(
     host: Host = "127.0.0.1",
     port: Port = 0,
     metrics: Metrics = "",
+    weights_key: WeightsKey = "",
     token_file: TokenFile = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -48,7 +51,16 @@ def dataflow(
 
     listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
     raise typer.Exit(
-        run_dataflow(recipe, overrides, run=run, weights=weights, directory=directory, listen=listen, metrics=metrics)
+        run_dataflow(
+            recipe,
+            overrides,
+            run=run,
+            weights=weights,
+            directory=directory,
+            listen=listen,
+            metrics=metrics,
+            weights_key=weights_key,
+        )
     )
 
 
@@ -59,6 +71,7 @@ def weights(
     directory: Directory = Path("weights"),
     host: Host = "127.0.0.1",
     port: Port = 0,
+    weights_key: WeightsKey = "",
     token_file: TokenFile = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -68,7 +81,7 @@ def weights(
     from astraflow.cli.roles import listening, run_weights
 
     listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
-    raise typer.Exit(run_weights(recipe, overrides, directory=directory, listen=listen))
+    raise typer.Exit(run_weights(recipe, overrides, directory=directory, listen=listen, weights_key=weights_key))
 
 
 @serve.command()
@@ -78,6 +91,7 @@ def trainer(
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
     policy: Annotated[str, typer.Option(help="The policy to train; needed when the recipe has several.")] = "",
     directory: Directory = Path("trainer"),
+    signing_key: SigningKeyFile = None,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
@@ -89,7 +103,16 @@ def trainer(
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
     token = read_token(token_file)
     raise typer.Exit(
-        run_trainer(recipe, overrides, policy=policy, dataflow=dataflow, token=token, tls=tls, directory=directory)
+        run_trainer(
+            recipe,
+            overrides,
+            policy=policy,
+            dataflow=dataflow,
+            token=token,
+            tls=tls,
+            directory=directory,
+            signing_key=signing_key,
+        )
     )
 
 
@@ -146,6 +169,7 @@ def join(
     preemption: Annotated[
         str, typer.Option(help="Where to read that this machine goes away: http for EC2, or a TOML table of options.")
     ] = "",
+    weights_key: WeightsKey = "",
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -164,5 +188,6 @@ def join(
         pool=pool,
         region=region,
         drain_s=drain_s,
+        weights_key=weights_key,
     )
     raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls))

@@ -54,3 +54,5 @@ class TrainerWelcome:
     weights_address: str
     acknowledged_steps: int
     """Steps dataflow has seen acknowledged for this policy."""
+    weights_key: bytes = b""
+    """As in `Welcome`."""

@@ -10,6 +10,7 @@ AstraFlowError
 ├── UnknownVersion        the version is not (or no longer) kept: plan the transfer again
 ├── Conflict              somebody else was first: read again, then decide
 ├── CorruptData           bytes do not match their checksum or hash: fetch again
+├── NotTrusted            weights that the run's key did not sign: do not use them, find out who offers them
 ├── StorageFull           no room on the disk: free some, the service carries on by itself
 ├── Unavailable           the peer cannot be reached or is stopping: retry with backoff
 ├── DeadlineExceeded      no answer in time: retry
@@ -55,6 +56,10 @@ class Conflict(AstraFlowError):
 
 class CorruptData(AstraFlowError):
     """Bytes do not match their checksum, hash or format."""
+
+
+class NotTrusted(AstraFlowError):
+    """Weights are unsigned, altered, or signed by another key than the run's."""
 
 
 class StorageFull(AstraFlowError):

@@ -96,6 +96,8 @@ class Welcome:
     policies: tuple[PolicySpec, ...]
     engine: Mapping[str, Json]
     """The run's suggested engine; a node may choose another."""
+    weights_key: bytes = b""
+    """Public key (Ed25519, 32 bytes) that signs the run's versions; empty when it does not sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

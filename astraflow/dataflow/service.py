@@ -69,11 +69,13 @@ async def serve(
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     metrics_token: str = "",
+    weights_key: bytes = b"",
     clock: Clock | None = None,
 ) -> None:
     """Serve a run until `stop`; its state is kept in `directory` and taken up from there.
 
-    metrics_token: what whoever reads the metrics must show.
+    metrics_token: what whoever reads the metrics must show. weights_key: the public key that signs the run's versions,
+    for all who join; empty when it does not sign.
     Raises: InvalidInput for a configuration that does not fit together, a port in use, or a directory that cannot be
     written or that another service is using.
     """
@@ -88,6 +90,7 @@ async def serve(
             Archive(directory / "history.sqlite", clock=clock, begins_anew=not is_durable),
             listen=listen,
             weights_address=weights_address,
+            weights_key=weights_key,
             stop=stop,
             on_ready=on_ready,
             door=door,
@@ -102,6 +105,7 @@ async def _serve(
     *,
     listen: Listen,
     weights_address: str,
+    weights_key: bytes,
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     door: MetricsDoor | None,
@@ -109,7 +113,15 @@ async def _serve(
 ) -> None:
     run = build_run(config, journal=journal, archive=archive, clock=clock)
     run.restore(grace_s=min(config.lease_s, GRACE_S))
-    service = Service(config, run, journal=journal, archive=archive, weights_address=weights_address, clock=clock)
+    service = Service(
+        config,
+        run,
+        journal=journal,
+        archive=archive,
+        weights_address=weights_address,
+        weights_key=weights_key,
+        clock=clock,
+    )
     async with asyncio.TaskGroup() as tasks:
         writing = [tasks.create_task(journal.run()), tasks.create_task(archive.run())]
         try:
@@ -134,6 +146,7 @@ class Service:
         journal: Journal,
         archive: Archive,
         weights_address: str,
+        weights_key: bytes,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -143,13 +156,17 @@ class Service:
         self._history = History(journal, archive, seconds=config.history, minutes=config.history_minutes)
         self._watch = Watch()
         self._weights_address = weights_address
+        self._weights_key = weights_key
         self._clock = clock
         self._began_at = clock.now()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the data and control planes to a server."""
         trainers = TrainerDataService(
-            TrainerSide(self._run), name=self._config.run, weights_address=self._weights_address
+            TrainerSide(self._run),
+            name=self._config.run,
+            weights_address=self._weights_address,
+            weights_key=self._weights_key,
         )
         add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome), server)
         add_TrainerDataServicer_to_server(trainers, server)
@@ -202,6 +219,7 @@ class Service:
             flows=tuple(flow.spec for flow in self._run.every_flow),
             policies=tuple(PolicySpec(id=PolicyId(policy), model=model) for policy, model in config.models.items()),
             engine=config.engine,
+            weights_key=self._weights_key,
         )
 
     async def _tick(self) -> None:

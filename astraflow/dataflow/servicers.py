@@ -97,10 +97,11 @@ class NodeDataService(NodeDataServicer):
 class TrainerDataService(TrainerDataServicer):
     """Trainer side of the data plane."""
 
-    def __init__(self, trainers: TrainerSide, *, name: str, weights_address: str) -> None:
+    def __init__(self, trainers: TrainerSide, *, name: str, weights_address: str, weights_key: bytes) -> None:
         self._trainers = trainers
         self._name = name
         self._weights_address = weights_address
+        self._weights_key = weights_key
 
     async def Attach(self, request: data.AttachRequest, context: Any) -> data.AttachReply:  # noqa: N802
         """See the proto."""
@@ -112,7 +113,10 @@ class TrainerDataService(TrainerDataServicer):
         )
         return encode_trainer_welcome(
             TrainerWelcome(
-                run=self._name, weights_address=self._weights_address, acknowledged_steps=stream.counts.steps
+                run=self._name,
+                weights_address=self._weights_address,
+                acknowledged_steps=stream.counts.steps,
+                weights_key=self._weights_key,
             )
         )
 

@@ -46,6 +46,8 @@ class RaasConfig(Config):
     """Whether it takes tasks of evaluations: for these it makes a second engine of each policy while they last."""
     evaluation_idle_s: float = Field(default=60.0, ge=0)
     """That engine is closed when no such task has run for this long."""
+    weights_key: str = ""
+    """The run's public key, as in `weights.pub` of its directory, if it is to be pinned by hand; dataflow tells it."""
     pull: PullConfig = PullConfig()
     """How versions are fetched."""
 

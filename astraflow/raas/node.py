@@ -31,6 +31,7 @@ from astraflow.raas.weight_loop import Gaps, WeightLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.puller import Puller
+from astraflow.weights.signing import VerifyingKey, pinned_key
 from astraflow.wire.channel import ClientTls, Link, dial
 
 log = get_logger()
@@ -62,6 +63,7 @@ class Node:
         self._facts = _facts(config)
         self._membership = Membership(self._client, self._facts, held=self._held, counters=self._counters, clock=clock)
         self._policies = ServedPolicies({})
+        self._trusted: VerifyingKey | None = None
         self._task_loop: TaskLoop | None = None
 
     async def work(self) -> None:
@@ -85,6 +87,7 @@ class Node:
     async def _work(self) -> None:
         source = notices.build(self._config.preemption)
         welcome = await self._membership.join(give_up_after_s=self._config.join_timeout_s)
+        self._trusted = pinned_key(self._config.weights_key, welcome.weights_key)
         async with AsyncExitStack() as resources, asyncio.TaskGroup() as tasks:
             beats = self._beats()
             loops = [
@@ -171,7 +174,7 @@ class Node:
         client, gaps = WeightPlaneClient(link), Gaps(self._counters)
 
         def source(policy: PolicyId) -> Puller:
-            return Puller(client, policy, config=self._config.pull, clock=self._clock)
+            return Puller(client, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock)
 
         return [
             WeightLoop(served, source, self._policies, counters=self._counters, gaps=gaps, clock=self._clock)
@@ -182,7 +185,7 @@ class Node:
         client, specs = WeightPlaneClient(link), {spec.id: spec for spec in welcome.policies}
         return PinnedEngines(
             lambda policy: build_policy(specs[policy], engine),
-            lambda policy: Puller(client, policy, config=self._config.pull, clock=self._clock),
+            lambda policy: Puller(client, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock),
             counters=self._counters,
             clock=self._clock,
             idle_s=self._config.evaluation_idle_s,

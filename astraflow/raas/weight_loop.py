@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from astraflow.contract.errors import CorruptData, InternalError, InvalidInput
+from astraflow.contract.errors import CorruptData, InternalError, InvalidInput, NotTrusted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest
 from astraflow.raas.bases import Bases
@@ -77,7 +77,7 @@ class WeightLoop:
         while True:
             try:
                 pulled = await self._source.newer()
-            except (CorruptData, InternalError, InvalidInput) as problem:
+            except (CorruptData, InternalError, InvalidInput, NotTrusted) as problem:
                 self._note_failure("no version could be had", problem)
                 await self._rest()
                 continue

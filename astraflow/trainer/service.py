@@ -5,6 +5,8 @@ from pathlib import Path
 
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.batches import TrainerWelcome
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import bind, get_logger
@@ -18,17 +20,26 @@ from astraflow.trainer.learner import Learner
 from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.worker import Worker
 from astraflow.weights.publisher import Publisher
+from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls, dial
 
 log = get_logger()
 
 
 async def serve(
-    config: TrainerConfig, *, dataflow: str, token: str, tls: ClientTls | None, directory: Path, stop: asyncio.Event
+    config: TrainerConfig,
+    *,
+    dataflow: str,
+    token: str,
+    tls: ClientTls | None,
+    directory: Path,
+    stop: asyncio.Event,
+    signing: SigningKey | None = None,
 ) -> None:
     """Train `config.policy` from the batches of the dataflow service at `dataflow` until `stop` is set.
 
-    directory: this trainer's own; it resumes from the checkpoints there. Stopping takes at most `config.drain_s`.
+    directory: this trainer's own; it resumes from the checkpoints there. signing: the run's key, in a run that signs
+    its versions. Stopping takes at most `config.drain_s`.
     Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData, saying what to do.
     """
     bind(policy=config.policy)
@@ -41,7 +52,9 @@ async def serve(
             checkpoints=checkpoints,
             clock=SystemClock(),
         )
-        training = asyncio.create_task(_train(config, learner, dataflow=dataflow, token=token, tls=tls, stop=stop))
+        training = asyncio.create_task(
+            _train(config, learner, dataflow=dataflow, token=token, tls=tls, stop=stop, signing=signing)
+        )
         await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
         if training.cancelled():
             worker.abandon()
@@ -56,7 +69,14 @@ async def _finish(training: asyncio.Task[None], drain_s: float) -> None:
 
 
 async def _train(
-    config: TrainerConfig, learner: Learner, *, dataflow: str, token: str, tls: ClientTls | None, stop: asyncio.Event
+    config: TrainerConfig,
+    learner: Learner,
+    *,
+    dataflow: str,
+    token: str,
+    tls: ClientTls | None,
+    stop: asyncio.Event,
+    signing: SigningKey | None,
 ) -> None:
     policy, clock = PolicyId(config.policy), SystemClock()
     progress = await learner.start()
@@ -70,13 +90,16 @@ async def _train(
             clock=clock,
         )
         welcome = await feed.attach(progress)
+        _check_key(signing, welcome)
         begin_run(welcome.run)
         if progress is None:
             progress = Progress(run=welcome.run, step=0, report=None)
             await learner.keep(progress)
         async with (
             dial(welcome.weights_address, token=token, tls=tls) as weights_link,
-            Publisher(WeightPlaneClient(weights_link), policy, config=config.publish) as publisher,
+            Publisher(
+                WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing
+            ) as publisher,
         ):
             loop = TrainerLoop(
                 policy=policy,
@@ -88,3 +111,15 @@ async def _train(
                 clock=clock,
             )
             await loop.run(stop)
+
+
+def _check_key(signing: SigningKey | None, welcome: TrainerWelcome) -> None:
+    """Nobody would take versions that are not signed with the key that the run pins: say so before the first step."""
+    own = b"" if signing is None else signing.public.raw
+    if own != welcome.weights_key:
+        has = "this trainer signs with another one" if own else "this trainer has none"
+        wanted = "signs its versions with a key" if welcome.weights_key else "does not sign its versions"
+        raise InvalidInput(
+            f"run {welcome.run!r} {wanted}, and {has}: give --signing-key the file `weights.key` of the run directory, "
+            "or leave it out where there is none"
+        )

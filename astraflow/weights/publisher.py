@@ -23,6 +23,7 @@ from astraflow.weights.chunks import split, transfer_of
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.drafts import Draft, DraftBuffer, DraftBuffers
 from astraflow.weights.shared import sweep
+from astraflow.weights.signing import SigningKey
 from astraflow.weights.tensors import SnapshotTensors, TensorShapes, fill, has_same_layout, lay_out, seal, shapes_of
 
 log = get_logger()
@@ -79,11 +80,14 @@ class Publisher:
         policy: PolicyId,
         *,
         config: PublishConfig | None = None,
+        signing: SigningKey | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """signing: the run's key, with which every manifest is signed; None in a run that does not sign."""
         self._client = client
         self._policy = policy
         self._config = config or PublishConfig()
+        self._signing = signing
         self._clock = clock or SystemClock()
         self._buffers = DraftBuffers(is_shared=self._config.is_shared)
         self._is_store_here = True
@@ -208,7 +212,7 @@ class Publisher:
         return stats
 
     def _sealed(self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]) -> Manifest:
-        return seal(
+        manifest = seal(
             draft.specs,
             draft.buffer.bits,
             policy=self._policy,
@@ -217,6 +221,7 @@ class Publisher:
             metadata=metadata,
             workers=self._config.codec_threads,
         )
+        return manifest if self._signing is None else self._signing.signed(manifest)
 
     def _delta(self, manifest: Manifest, buffer: DraftBuffer) -> "_Offer | None":
         """The way from the version before, if that is smaller than the version."""

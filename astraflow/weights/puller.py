@@ -15,6 +15,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.weights.config import PullConfig
 from astraflow.weights.download import Download, download
+from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.staging import Staged, check_plan, stage
 from astraflow.weights.tensors import Buffer, VerifiedWeights, verify
 
@@ -76,11 +77,14 @@ class Puller:
         policy: PolicyId,
         *,
         config: PullConfig | None = None,
+        trusted: VerifyingKey | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """trusted: the key that must have signed every version; None in a run that does not sign."""
         self._client = client
         self._policy = policy
         self._config = config or PullConfig()
+        self._trusted = trusted
         self._clock = clock or SystemClock()
         self._committed: tuple[Manifest, Buffer] | None = None
 
@@ -96,7 +100,8 @@ class Puller:
     async def newer(self) -> Pulled:
         """The newest version, once there is one newer than the committed one. Waits, retries and resumes for ever.
 
-        Raises: CorruptData when even a full snapshot does not match its hashes; errors that no retry helps.
+        Raises: CorruptData when even a full snapshot does not match its hashes; NotTrusted when the pinned key did not
+        sign the version; errors that no retry helps.
         """
         while True:
             await self._until_newer(self.committed)
@@ -141,6 +146,8 @@ class Puller:
 
     async def _carry_out(self, plan: TransferPlan, *, base: tuple[Manifest, Buffer] | None, fallbacks: int) -> Pulled:
         config = self._config
+        if self._trusted is not None:
+            self._trusted.check(plan.manifest)
         check_plan(plan, base=base[0] if base else None, max_bytes=config.max_version_bytes)
         began = time.perf_counter()
         version = f"{self._policy}:{plan.manifest.version}"

@@ -16,6 +16,7 @@ from astraflow.weights.chunks import check_chunk
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.files import noticing_full_disk, sync_folder
 from astraflow.weights.history import History
+from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.sources import Source
 
 log = get_logger()
@@ -51,10 +52,11 @@ class Incoming:
 class WeightStore:
     """The versions of all policies. Methods block; any thread may call them. Built by `opened`."""
 
-    def __init__(self, directory: Path, config: WeightsConfig, clock: Clock) -> None:
+    def __init__(self, directory: Path, config: WeightsConfig, clock: Clock, trusted: VerifyingKey | None) -> None:
         self._directory = directory
         self._config = config
         self._clock = clock
+        self._trusted = trusted
         self._adding = threading.Lock()
         self._histories: dict[PolicyId, History] = {}
         for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
@@ -64,7 +66,12 @@ class WeightStore:
                 log.info("versions_recovered", folder=str(folder), newest=history.records[-1].version)
 
     def begin(self, manifest: Manifest, transfer: Transfer) -> Incoming | None:
-        """Start a publish; None when this very version is there already. Raises: as `History.is_wanted`."""
+        """Start a publish; None when this very version is there already.
+
+        Raises: as `History.is_wanted`; NotTrusted for a version that the pinned key did not sign.
+        """
+        if self._trusted is not None:
+            self._trusted.check(manifest)
         with self._adding:
             history = self._histories.get(manifest.policy)
             if history is None:
@@ -111,9 +118,12 @@ class WeightStore:
 
 
 @contextmanager
-def opened(directory: Path, config: WeightsConfig, *, clock: Clock | None = None) -> Iterator[WeightStore]:
+def opened(
+    directory: Path, config: WeightsConfig, *, clock: Clock | None = None, trusted: VerifyingKey | None = None
+) -> Iterator[WeightStore]:
     """The store in `directory`, made when it is not there, recovered when it is; held until the block ends.
 
+    trusted: the key that must have signed what is taken in; None in a run that does not sign.
     Raises: InvalidInput when the directory cannot be used or another process holds it.
     """
     refusal = f"another weight store is using {directory}: stop it or choose another one"
@@ -123,4 +133,4 @@ def opened(directory: Path, config: WeightsConfig, *, clock: Clock | None = None
             stack.enter_context(held(directory / "lock", refusal=refusal))
         except OSError as problem:
             raise InvalidInput(f"weights cannot be kept in {directory}: {problem.strerror}") from problem
-        yield WeightStore(directory, config, clock or SystemClock())
+        yield WeightStore(directory, config, clock or SystemClock(), trusted)

@@ -45,6 +45,7 @@ def encode_welcome(welcome: Welcome) -> pb.JoinReply:
         ],
         policies=[common.Spec(id=policy.id, json=encode_json(policy.model)) for policy in welcome.policies],
         engine_json=encode_json(welcome.engine),
+        weights_key=welcome.weights_key,
     )
 
 
@@ -70,6 +71,7 @@ def decode_welcome(message: pb.JoinReply) -> Welcome:
             for policy in message.policies
         ),
         engine=decode_json(message.engine_json, what="engine"),
+        weights_key=message.weights_key,
     )
 
 
@@ -205,14 +207,20 @@ def decode_directive(message: pb.BeatReply) -> Directive:
 def encode_trainer_welcome(welcome: TrainerWelcome) -> pb.AttachReply:
     """Trainer welcome -> message."""
     return pb.AttachReply(
-        run=welcome.run, weights_address=welcome.weights_address, acknowledged_steps=welcome.acknowledged_steps
+        run=welcome.run,
+        weights_address=welcome.weights_address,
+        acknowledged_steps=welcome.acknowledged_steps,
+        weights_key=welcome.weights_key,
     )
 
 
 def decode_trainer_welcome(message: pb.AttachReply) -> TrainerWelcome:
     """Message -> trainer welcome."""
     return TrainerWelcome(
-        run=message.run, weights_address=message.weights_address, acknowledged_steps=message.acknowledged_steps
+        run=message.run,
+        weights_address=message.weights_address,
+        acknowledged_steps=message.acknowledged_steps,
+        weights_key=message.weights_key,
     )
 
 

@@ -20,6 +20,7 @@ _TABLE: dict[type[errors.AstraFlowError], grpc.StatusCode] = {
     errors.UnknownVersion: grpc.StatusCode.NOT_FOUND,
     errors.Conflict: grpc.StatusCode.ABORTED,
     errors.CorruptData: grpc.StatusCode.DATA_LOSS,
+    errors.NotTrusted: grpc.StatusCode.PERMISSION_DENIED,
     errors.StorageFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,

@@ -7,6 +7,7 @@ import pytest
 
 from astraflow.cli.rundir import RunDirectory, active_runs, explained, runs
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.weights.signing import SigningKey
 
 RECIPE = json.dumps({"name": "smoke", "seed": 3, "stop": {"steps": 5}})
 
@@ -88,3 +89,21 @@ def test_a_full_disk_is_told_from_a_wrong_place() -> None:
     wrong = explained(OSError(13, "Permission denied", "/x/run.json"), "the run directory /x")
     assert isinstance(full, StorageFull)
     assert str(wrong) == "the run directory /x cannot be used: Permission denied (/x/run.json)"
+
+
+def test_a_run_signs_its_versions_with_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as first:
+        file, key = first.signing_key_file, first.weights_key
+        assert file is not None
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert str(SigningKey.read(file).public) == key
+    with opened(tmp_path / "run") as again:
+        assert again.weights_key == key
+
+
+def test_a_run_that_began_without_a_key_goes_on_without_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as first:
+        for path in (first.path / "weights.key", first.path / "weights.pub"):
+            path.unlink()
+    with opened(tmp_path / "run") as again:
+        assert (again.signing_key_file, again.weights_key) == (None, "")

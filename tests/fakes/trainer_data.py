@@ -21,6 +21,7 @@ class FakeTrainerData(TrainerDataServicer):
     """One policy's stream. What it remembers outlives the server that serves it, as if it were on disk."""
 
     def __init__(self, batches: Sequence[Batch], *, run: str = "run", weights_address: str = "127.0.0.1:1") -> None:
+        self.weights_key = b""
         self.batches = list(batches)
         self.run = run
         self.weights_address = weights_address
@@ -59,7 +60,12 @@ class FakeTrainerData(TrainerDataServicer):
             raise UnknownPolicy(f"no policy {request.policy}")
         self.attached.append(request)
         return encode_trainer_welcome(
-            TrainerWelcome(run=self.run, weights_address=self.weights_address, acknowledged_steps=len(self.reports))
+            TrainerWelcome(
+                run=self.run,
+                weights_address=self.weights_address,
+                acknowledged_steps=len(self.reports),
+                weights_key=self.weights_key,
+            )
         )
 
     async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)

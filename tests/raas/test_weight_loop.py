@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from astraflow.contract.errors import CorruptData, NotAuthenticated
+from astraflow.contract.errors import AstraFlowError, CorruptData, NotAuthenticated, NotTrusted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.raas.counters import NodeCounters
@@ -203,13 +203,15 @@ async def test_a_version_that_does_not_load_is_fetched_again_later() -> None:
     assert not node.engine.is_paused
 
 
-async def test_while_no_version_can_be_had_the_old_one_serves_on() -> None:
+@pytest.mark.parametrize("problem", [CorruptData("even the full one"), NotTrusted("version 1 is not signed")])
+async def test_while_no_version_can_be_had_the_old_one_serves_on(problem: AstraFlowError) -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
-        node.source.published.put_nowait(CorruptData("even the full snapshot"))
+        node.source.published.put_nowait(problem)
         await settle()
         assert node.policies.versions() == {SOLVER: 0}
+        assert any(str(problem) in error for error in node.counters.errors())
         assert node.counters.counters()["weight_failures"] == 1
         node.source.publish(1, base=0)
         await settle()

@@ -22,6 +22,7 @@ from astraflow.trainer.backends.scripted import ScriptedBackend
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
+from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import dial
 from astraflow.wire.server import Listen, serving
 from tests import make
@@ -50,7 +51,14 @@ class Surroundings:
     weights_address: str
     directory: Path
 
-    async def train(self, trainer: TrainerConfig, stop: asyncio.Event | None = None, *, token: str = TOKEN) -> None:
+    async def train(
+        self,
+        trainer: TrainerConfig,
+        stop: asyncio.Event | None = None,
+        *,
+        token: str = TOKEN,
+        signing: SigningKey | None = None,
+    ) -> None:
         await service.serve(
             trainer,
             dataflow=self.address,
@@ -58,6 +66,7 @@ class Surroundings:
             tls=None,
             directory=self.directory,
             stop=stop or asyncio.Event(),
+            signing=signing,
         )
 
     async def versions(self) -> list[int]:
@@ -95,6 +104,35 @@ async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Pa
         sent = [report.metrics["publish_bytes_sent"] for report in around.data.reports.values()]
         assert sent[0] == around.data.reports["solver:1"].metrics["publish_bytes_full"]
         assert max(sent[1:]) < sent[0] / 5
+
+
+@pytest.mark.anyio
+async def test_what_it_publishes_is_signed_with_the_key_that_the_run_pins(tmp_path: Path) -> None:
+    signing = SigningKey.made()
+    async with surroundings(tmp_path, batches=2) as around:
+        around.data.weights_key = signing.public.raw
+        await around.train(config(max_steps=1), signing=signing)
+        async with dial(around.weights_address, token=TOKEN) as link:
+            signing.public.check((await WeightPlaneClient(link).plan(PolicyId("solver"), have=None)).manifest)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("own", "run_signs", "match"),
+    [
+        (None, True, "run 'run' signs its versions with a key, and this trainer has none"),
+        (SigningKey.made(), True, "this trainer signs with another one"),
+        (SigningKey.made(), False, "run 'run' does not sign its versions"),
+    ],
+)
+async def test_a_trainer_whose_versions_nobody_would_take_says_so_at_once(
+    tmp_path: Path, own: SigningKey | None, run_signs: bool, match: str
+) -> None:
+    async with surroundings(tmp_path, batches=1) as around:
+        around.data.weights_key = SigningKey.made().public.raw if run_signs else b""
+        with pytest.raises(InvalidInput, match=match):
+            await around.train(config(), signing=own)
+        assert await around.versions() == []
 
 
 @pytest.mark.anyio

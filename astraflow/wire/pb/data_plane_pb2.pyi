@@ -31,12 +31,15 @@ class JoinReply(_message.Message):
     FLOWS_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
     ENGINE_JSON_FIELD_NUMBER: _builtins.int
+    WEIGHTS_KEY_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     lease_s: _builtins.float
     beat_s: _builtins.float
     run: _builtins.str
     weights_address: _builtins.str
     engine_json: _builtins.str
+    weights_key: _builtins.bytes
+    """Ed25519 public key, 32 bytes, that signs the run's versions; empty when it does not sign."""
     @_builtins.property
     def flows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlowSpec]:
         """workflow and reward of each flow; model of each policy."""
@@ -54,10 +57,11 @@ class JoinReply(_message.Message):
         flows: _abc.Iterable[Global___FlowSpec] | None = ...,
         policies: _abc.Iterable[_common_pb2.Spec] | None = ...,
         engine_json: _builtins.str = ...,
+        weights_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_s", b"beat_s", "engine_json", b"engine_json", "flows", b"flows", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_s", b"beat_s", "engine_json", b"engine_json", "flows", b"flows", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -661,19 +665,23 @@ class AttachReply(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     WEIGHTS_ADDRESS_FIELD_NUMBER: _builtins.int
     ACKNOWLEDGED_STEPS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_KEY_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     weights_address: _builtins.str
     acknowledged_steps: _builtins.int
+    weights_key: _builtins.bytes
+    """As in JoinReply: a trainer that cannot sign with this key's other half is told before it trains."""
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         weights_address: _builtins.str = ...,
         acknowledged_steps: _builtins.int = ...,
+        weights_key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_steps", b"acknowledged_steps", "run", b"run", "weights_address", b"weights_address"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_steps", b"acknowledged_steps", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
