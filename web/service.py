@@ -43,7 +43,7 @@ async def serve(
     with listening(settings.host, settings.port) as listener:
         database = await asyncio.to_thread(open_database, settings.directory)
         try:
-            async with connect_control(settings.dataflow, settings.token) as control:
+            async with connect_control(settings.dataflow, settings.token, authority=settings.authority) as control:
                 pages = Pages(dataflow=settings.dataflow)
                 state = RunState(clock)
                 frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)

@@ -24,6 +24,8 @@ class Settings(Config):
     """Address `HOST:PORT` of the dataflow service."""
     token: str = Field(repr=False)
     """Run token, from the environment variable ASTRAFLOW_TOKEN."""
+    authority: Path | None = None
+    """Folder of the run's certificate authority, for a run that speaks TLS."""
     directory: Path
     """Where the database and the secret are kept."""
     host: str = "127.0.0.1"

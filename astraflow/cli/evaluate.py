@@ -28,5 +28,5 @@ def evaluate(
     from astraflow.cli.rounds import ask_and_follow
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
     raise typer.Exit(ask_and_follow(door, name, version, tls=tls, reason=reason, as_json=as_json))

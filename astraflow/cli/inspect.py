@@ -23,7 +23,7 @@ def report(
     from astraflow.cli.viewer import view
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
     raise typer.Exit(view(door, tls=tls, once=once, as_json=as_json))
 
 

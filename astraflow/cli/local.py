@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
 from astraflow.cli.rundir import active_runs
 from astraflow.contract.errors import InvalidInput
+from astraflow.wire.channel import ClientTls, authority_client_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +16,7 @@ class Door:
 
     address: str
     token: str = field(repr=False)
+    tls: ClientTls | None = None
 
 
 def find_run(address: str, token: str, token_file: Path | None) -> Door:
@@ -23,11 +26,12 @@ def find_run(address: str, token: str, token_file: Path | None) -> Door:
     """
     token = token or read_token(token_file)
     if address and token:
-        return Door(address=address, token=token)
+        return Door(address=address, token=token)  # with a token of their own, people say how to reach it too
     for directory in active_runs():
         facts = directory.facts
         if facts.dataflow and address in ("", facts.dataflow):
-            return Door(address=facts.dataflow, token=token or directory.token)
+            tls = authority_client_tls(Authority.opened(directory.authority)) if facts.is_tls else None
+            return Door(address=facts.dataflow, token=token or directory.token, tls=tls)
     if address:
         raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
     raise InvalidInput("no run is active on this machine: start one (astraflow demo), or give its ADDRESS and token")

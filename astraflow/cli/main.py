@@ -10,6 +10,7 @@ from astraflow.cli.inspect import doctor, recipes, report
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.serve import join, serve
 from astraflow.cli.steer import plugins
+from astraflow.cli.tokens import token
 from astraflow.contract.errors import AstraFlowError
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(run)
 app.command()(join)
+app.command()(token)
 app.command()(report)
 app.command()(evaluate)
 app.command()(plugins)

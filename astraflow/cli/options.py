@@ -40,6 +40,19 @@ WeightsKey = Annotated[
 SigningKeyFile = Annotated[
     Path | None, typer.Option(help="Sign versions with this key: `weights.key` of the run directory.")
 ]
+Authority = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The run's certificate authority: `authority` in its directory.")
+]
+Tls = Annotated[
+    bool | None,
+    typer.Option("--tls/--no-tls", help="Mutual TLS with the run's own certificates; by default beyond loopback only."),
+]
+Advertise = Annotated[
+    list[str], typer.Option(metavar="NAME", help="Another name or address under which the service is reached.")
+]
+CaHash = Annotated[
+    str, typer.Option(metavar="sha256:...", help="Pin of the run's authority, with the run token; join tokens have it.")
+]
 TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 TlsClientCa = Annotated[

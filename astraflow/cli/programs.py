@@ -34,6 +34,9 @@ class Places:
     dataflow_port: int
     weights_port: int
     web_port: int
+    enroll_port: int
+    is_tls: bool
+    """Whether the services speak mutual TLS."""
     metrics: str
     """`HOST:PORT` where dataflow serves metrics, or `off`."""
 
@@ -46,6 +49,11 @@ class Places:
     def weights(self) -> str:
         """`HOST:PORT`."""
         return f"{self.host}:{self.weights_port}"
+
+    @property
+    def enroll(self) -> str:
+        """`HOST:PORT` where those who join get a certificate; empty without TLS."""
+        return f"{self.host}:{self.enroll_port}" if self.is_tls else ""
 
     @property
     def metrics_url(self) -> str:
@@ -63,12 +71,13 @@ class Programs:
 
     def weights(self) -> Program:
         """The weight store."""
-        options = ["--host", self._places.host, "--port", str(self._places.weights_port)]
+        options = ["--host", self._places.host, "--port", str(self._places.weights_port), *self._listening()]
         return self._role(WEIGHTS, [*self._state(WEIGHTS), *options, *self._weights_key()], stop_wave=SERVICES_LAST)
 
     def dataflow(self) -> Program:
         """The dataflow service."""
-        options = ["--host", self._places.host, "--port", str(self._places.dataflow_port)]
+        options = ["--host", self._places.host, "--port", str(self._places.dataflow_port), *self._listening()]
+        options += ["--enroll-port", str(self._places.enroll_port)]
         naming = ["--run", self._directory.facts.run, "--weights", self._places.weights]
         metrics = ["--metrics", self._places.metrics]
         arguments = [*self._state(DATAFLOW), *naming, *options, *metrics, *self._weights_key()]
@@ -83,6 +92,7 @@ class Programs:
                     *("--policy", policy, "--dataflow", self._places.dataflow),
                     *self._state(trainer_name(policy)),
                     *self._signing_key(),
+                    *self._dialling(),
                 ],
                 name=trainer_name(policy),
                 announces=False,
@@ -103,12 +113,16 @@ class Programs:
     def web(self) -> Program:
         """The page. It listens on loopback wherever the others do: it travels unencrypted."""
         listen = ["--port", str(self._places.web_port), "--recipe", self._recipe.name]
-        arguments = ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen]
+        arguments = ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen, *self._dialling()]
         return self._program(WEB, arguments, announces=True, is_essential=False)
 
     def _node(self, name: str) -> Program:
         return self._role(
-            "node", ["--dataflow", self._places.dataflow, "--name", name], name=name, announces=False, may_leave=True
+            "node",
+            ["--dataflow", self._places.dataflow, "--name", name, *self._dialling()],
+            name=name,
+            announces=False,
+            may_leave=True,
         )
 
     def _role(
@@ -157,6 +171,13 @@ class Programs:
             return {}
         place = to if "://" in to else str(self._directory.path / to)
         return {TRACES: to_text(self._recipe.tracing.model_copy(update={"to": place}))}
+
+    def _listening(self) -> list[str]:
+        """For services: who is revoked they know without TLS too."""
+        return ["--authority", str(self._directory.authority), "--tls" if self._places.is_tls else "--no-tls"]
+
+    def _dialling(self) -> list[str]:
+        return ["--authority", str(self._directory.authority)] if self._places.is_tls else []
 
     def _weights_key(self) -> list[str]:
         """For whoever checks signatures; public."""

@@ -2,9 +2,11 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from astraflow.access.authority import Authority
 from astraflow.cli.options import METRICS_TOKEN
 from astraflow.cli.rundir import explained
 from astraflow.contract.errors import InvalidInput
@@ -17,8 +19,8 @@ from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import run_process
 from astraflow.runtime.toml import toml_value
 from astraflow.runtime.tracing import TracingConfig, chosen, configure
-from astraflow.wire.channel import ClientTls
-from astraflow.wire.server import Listen, ServerTls
+from astraflow.wire.channel import ClientTls, authority_client_tls
+from astraflow.wire.server import Listen, ServerTls, authority_tls, is_loopback
 
 
 def run_dataflow(
@@ -79,6 +81,7 @@ def run_trainer(
     dataflow: str,
     token: str,
     tls: ClientTls | None,
+    ca_hash: str,
     directory: Path,
     signing_key: Path | None,
 ) -> int:
@@ -101,6 +104,7 @@ def run_trainer(
             dataflow=dataflow,
             token=token,
             tls=tls,
+            ca_hash=ca_hash,
             directory=_made(directory),
             stop=stop,
             signing=signing,
@@ -109,14 +113,20 @@ def run_trainer(
 
 
 def run_node(
-    config: RaasConfig, *, dataflow: str, token: str, tls: ClientTls | None, tracing: TracingConfig | None = None
+    config: RaasConfig,
+    *,
+    dataflow: str,
+    token: str,
+    tls: ClientTls | None,
+    ca_hash: str = "",
+    tracing: TracingConfig | None = None,
 ) -> int:
     """A RaaS node; returns the exit code. tracing: as the recipe has it, for a node that knows one."""
     from astraflow.raas.service import serve
 
     _log("node")
     _trace("node", tracing or TracingConfig())
-    return run_process(lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, stop=stop))
+    return run_process(lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, ca_hash=ca_hash, stop=stop))
 
 
 def recipe_node(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasConfig, TracingConfig]:
@@ -145,12 +155,15 @@ def _checked(registry: Registry[Any], text: str) -> dict[str, Any]:
     return spec
 
 
-def run_web(*, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str) -> int:
+def run_web(
+    *, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str, authority: Path | None
+) -> int:
     """The page: this process becomes the web process, which knows AstraFlow only by its address."""
     _made(directory)
     arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
     environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
     command = [sys.executable, "-m", "web", *arguments, *(["--recipe", recipe] if recipe else [])]
+    command += ["--authority", str(authority)] if authority else []
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
 
 
@@ -159,25 +172,53 @@ def announce(where: str) -> None:
     print(f"ready {where}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child.READY)
 
 
-def client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
-    """How to reach services, or None for without TLS. Raises: InvalidInput for half of a pair."""
+def client_tls(
+    ca: Path | None, certificate: Path | None, key: Path | None, authority: Path | None = None
+) -> ClientTls | None:
+    """How to reach services, or None for without TLS.
+
+    authority: of the run, whose token this process holds: it makes a certificate of its own.
+    Raises: InvalidInput for half of a pair, or for files that do not do.
+    """
+    if authority is not None:
+        return authority_client_tls(Authority.opened(authority))
     if ca is None and certificate is None and key is None:
         return None
     if ca is None or (certificate is None) != (key is None):
         raise InvalidInput("TLS needs --tls-ca, and --tls-client-certificate and --tls-client-key only together")
-    return ClientTls(ca=ca, certificate=certificate, key=key)
+    return ClientTls.read(ca, certificate, key)
 
 
 def listening(
-    host: str, port: int, token: str, certificate: Path | None, key: Path | None, client_ca: Path | None
+    host: str,
+    port: int,
+    token: str,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    client_ca: Path | None = None,
+    authority: Path | None = None,
+    tls: bool | None = None,
+    advertise: Sequence[str] = (),
+    enroll_port: int = 0,
 ) -> Listen:
-    """Where to listen, as the options of a `serve` command say. Raises: InvalidInput for half of a TLS pair."""
-    tls = None
-    if certificate is not None or key is not None or client_ca is not None:
-        if certificate is None or key is None:
-            raise InvalidInput("TLS needs --tls-certificate and --tls-key together")
-        tls = ServerTls(certificate=certificate, key=key, client_ca=client_ca)
-    return Listen(host=host, port=port, token=token, tls=tls)
+    """Where to listen, as the options of a `serve` command say. tls: None for beyond loopback only.
+
+    Raises: InvalidInput for half of a TLS pair, for two certificates, or for TLS without any.
+    """
+    known = Authority.opened(authority) if authority is not None else None
+    has_own = certificate is not None or key is not None or client_ca is not None
+    is_wanted = not is_loopback(host) if tls is None else tls
+    served: ServerTls | None = None
+    if has_own and certificate is not None and key is not None and tls is not False:
+        served = ServerTls.read(certificate, key, client_ca)
+    elif has_own:
+        raise InvalidInput("TLS needs --tls-certificate and --tls-key together, and no --no-tls")
+    elif is_wanted and known is not None:
+        served = authority_tls(known, host, tuple(advertise))
+    elif tls:
+        raise InvalidInput("--tls needs the run's --authority, or --tls-certificate and --tls-key")
+    return Listen(host=host, port=port, token=token, tls=served, authority=known, enroll_port=enroll_port)
 
 
 def _log(role: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Overrides, RecipeArgument
+from astraflow.cli.options import Overrides, RecipeArgument, Tls
 
 _BEGAN_AT = time.monotonic()
 """When the command began, as nearly as can be told."""
@@ -65,6 +65,7 @@ def run(
     port: WebPort = 0,
     run_dir: RunDir = None,
     host: Host = "127.0.0.1",
+    tls: Tls = None,
 ) -> None:
     """Run a recipe on this machine: all its services, its nodes, its trainers and the page."""
     from astraflow.cli.session import SessionOptions, run_here
@@ -85,6 +86,7 @@ def run(
             options,
             directory=run_dir,
             host=host,
+            tls=tls,
             web_port=port,
             summary_file=json,
         )

@@ -15,12 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
+from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.home import home
 from astraflow.weights.signing import SigningKey
 
 _RECIPE, _RUN, _TOKEN, _PROCESSES, _LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
-_SIGNING_KEY, _WEIGHTS_KEY = "weights.key", "weights.pub"
+_SIGNING_KEY, _WEIGHTS_KEY, _AUTHORITY = "weights.key", "weights.pub", "authority"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,10 @@ class RunFacts:
     dataflow: str = ""
     weights: str = ""
     web: str = ""
+    enroll: str = ""
+    """Where those who join over TLS get their certificate."""
+    is_tls: bool = False
+    """Whether its services speak mutual TLS."""
     metrics: str = ""
     """Where dataflow serves OpenMetrics; empty for nowhere."""
 
@@ -85,6 +90,11 @@ class RunDirectory:
     def token_file(self) -> Path:
         """Where the run token is; readable by its owner only."""
         return self.path / _TOKEN
+
+    @property
+    def authority(self) -> Path:
+        """Folder of the run's certificate authority."""
+        return self.path / _AUTHORITY
 
     @property
     def signing_key_file(self) -> Path | None:
@@ -162,6 +172,8 @@ class RunDirectory:
             _write(self.path / _WEIGHTS_KEY, str(signing.public))
             _write(self.path / _SIGNING_KEY, signing.text())
         known = run if is_new else self.facts.run
+        if not self.authority.exists():
+            Authority.made(self.authority, run=known)
         _write(self.path / _RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
         entry = runs() / known
         if entry != self.path and not entry.is_symlink() and not entry.exists():

@@ -6,6 +6,9 @@ from typing import Annotated
 import typer
 
 from astraflow.cli.options import (
+    Advertise,
+    Authority,
+    CaHash,
     Directory,
     Host,
     Metrics,
@@ -13,6 +16,7 @@ from astraflow.cli.options import (
     Port,
     RecipeArgument,
     SigningKeyFile,
+    Tls,
     TlsCa,
     TlsCertificate,
     TlsClientCa,
@@ -27,6 +31,9 @@ from astraflow.cli.options import (
 
 serve = typer.Typer(help="Run one role of a run, until it is told to stop.", no_args_is_help=True)
 
+EnrollPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="With mutual TLS: port where those who join get their certificate.")
+]
 Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
 
 
@@ -42,6 +49,10 @@ def dataflow(
     metrics: Metrics = "",
     weights_key: WeightsKey = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
+    tls: Tls = None,
+    advertise: Advertise = [],  # noqa: B006 (typer copies it)
+    enroll_port: EnrollPort = 0,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
@@ -49,7 +60,18 @@ def dataflow(
     """The dataflow service: hands out tasks, serves batches, keeps the ledger."""
     from astraflow.cli.roles import listening, run_dataflow
 
-    listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
+    listen = listening(
+        host,
+        port,
+        read_token(token_file),
+        certificate=tls_certificate,
+        key=tls_key,
+        client_ca=tls_client_ca,
+        authority=authority,
+        tls=tls,
+        advertise=advertise,
+        enroll_port=enroll_port,
+    )
     raise typer.Exit(
         run_dataflow(
             recipe,
@@ -73,6 +95,9 @@ def weights(
     port: Port = 0,
     weights_key: WeightsKey = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
+    tls: Tls = None,
+    advertise: Advertise = [],  # noqa: B006 (typer copies it)
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
@@ -80,7 +105,17 @@ def weights(
     """The weight store: keeps versions and serves them whole or as deltas."""
     from astraflow.cli.roles import listening, run_weights
 
-    listen = listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca)
+    listen = listening(
+        host,
+        port,
+        read_token(token_file),
+        certificate=tls_certificate,
+        key=tls_key,
+        client_ca=tls_client_ca,
+        authority=authority,
+        tls=tls,
+        advertise=advertise,
+    )
     raise typer.Exit(run_weights(recipe, overrides, directory=directory, listen=listen, weights_key=weights_key))
 
 
@@ -93,6 +128,8 @@ def trainer(
     directory: Directory = Path("trainer"),
     signing_key: SigningKeyFile = None,
     token_file: TokenFile = None,
+    authority: Authority = None,
+    ca_hash: CaHash = "",
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -100,7 +137,7 @@ def trainer(
     """The trainer of one policy: pulls batches, publishes weights."""
     from astraflow.cli.roles import client_tls, run_trainer
 
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
     token = read_token(token_file)
     raise typer.Exit(
         run_trainer(
@@ -110,6 +147,7 @@ def trainer(
             dataflow=dataflow,
             token=token,
             tls=tls,
+            ca_hash=ca_hash,
             directory=directory,
             signing_key=signing_key,
         )
@@ -124,12 +162,21 @@ def web(
     port: Port = 0,
     recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
 ) -> None:
     """The web page over a run."""
     from astraflow.cli.roles import run_web
 
     token = read_token(token_file)
-    run_web(dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token)
+    run_web(
+        dataflow=dataflow,
+        directory=directory,
+        host=host,
+        port=port,
+        recipe=recipe,
+        token=token,
+        authority=authority,
+    )
 
 
 @serve.command()
@@ -139,6 +186,7 @@ def node(
     name: Annotated[str, typer.Option(help="Its name: stable over restarts, and no other node's.")],
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -146,7 +194,7 @@ def node(
     """A RaaS node as the recipe describes them."""
     from astraflow.cli.roles import client_tls, recipe_node, run_node
 
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
     config, tracing = recipe_node(recipe, overrides, name=name)
     token = read_token(token_file)
     raise typer.Exit(run_node(config, dataflow=dataflow, token=token, tls=tls, tracing=tracing))
@@ -170,16 +218,21 @@ def join(
         str, typer.Option(help="Where to read that this machine goes away: http for EC2, or a TOML table of options.")
     ] = "",
     weights_key: WeightsKey = "",
+    ca_hash: CaHash = "",
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
     """Add this machine to a run as a RaaS node, until Ctrl-C."""
+    from astraflow.access.credentials import claims_of, is_join_token
     from astraflow.cli.local import find_run
     from astraflow.cli.roles import client_tls, own_node, run_node
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
+    if is_join_token(door.token):  # it says where it leads, and perhaps under which name
+        told = claims_of(door.token)
+        pool, name = pool or told.pool, name or told.name or None
     config = own_node(
         engine=engine,
         preemption=preemption,
@@ -190,4 +243,4 @@ def join(
         drain_s=drain_s,
         weights_key=weights_key,
     )
-    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls))
+    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=ca_hash))

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from astraflow.access.authority import Authority
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs, trainer_name
 from astraflow.cli.rundir import RunDirectory, explained
@@ -26,6 +27,8 @@ from astraflow.contract.reports import NodeState, Report
 from astraflow.recipe import Recipe, snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.service import EXIT_FAILED, leaves, run_process, run_until
+from astraflow.wire.channel import authority_client_tls
+from astraflow.wire.server import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,8 @@ class Session:
     async def _follow(self, supervisor: Supervisor) -> str:
         """Take in reports until the run is done; returns why it is."""
         reason = ""
-        async with aclosing(reports(self._places.dataflow, token=self._directory.token)) as following:
+        tls = authority_client_tls(Authority.opened(self._directory.authority)) if self._places.is_tls else None
+        async with aclosing(reports(self._places.dataflow, token=self._directory.token, tls=tls)) as following:
             async for report in following:
                 if isinstance(report, AstraFlowError):
                     self._screen.status(f"dataflow is away: {report}")
@@ -211,19 +215,28 @@ def run_here(
     *,
     directory: Path | None,
     host: str,
+    tls: bool | None,
     web_port: int,
     summary_file: Path | None,
 ) -> int:
     """Run a recipe to its end on this machine and say what came of it; returns the exit code.
 
+    tls: whether services speak mutual TLS; None for beyond loopback only.
     Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
     """
     logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
     console = Console(stderr=False, highlight=False)
-    places = _places(host, web_port, metrics=str(recipe.dataflow.get("metrics", "")))
+    is_tls = not is_loopback(host) if tls is None else tls
+    places = _places(host, web_port, is_tls=is_tls, metrics=str(recipe.dataflow.get("metrics", "")))
     outcome: list[Summary] = []
     with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
-        opened.note(dataflow=places.dataflow, weights=places.weights, metrics=places.metrics_url)
+        opened.note(
+            dataflow=places.dataflow,
+            weights=places.weights,
+            enroll=places.enroll,
+            is_tls=places.is_tls,
+            metrics=places.metrics_url,
+        )
 
         async def main(stop: asyncio.Event) -> None:
             with Screen(console) as screen:
@@ -254,7 +267,7 @@ def _on_loop(at: float) -> float:
     return asyncio.get_running_loop().time() + at - time.monotonic()
 
 
-def _places(host: str, web_port: int, *, metrics: str) -> Places:
+def _places(host: str, web_port: int, *, is_tls: bool, metrics: str) -> Places:
     """metrics: as the recipe has it; a free port of loopback when it has none."""
     if host in ("0.0.0.0", "::"):  # noqa: S104 (refused here)
         raise InvalidInput(
@@ -264,11 +277,13 @@ def _places(host: str, web_port: int, *, metrics: str) -> Places:
         raise InvalidInput(
             f"port {web_port} is in use: stop what holds it, or choose another --port (0 takes a free one)"
         )
-    dataflow_port, weights_port = free_ports(2, host=host)
+    dataflow_port, weights_port, enroll_port = free_ports(3, host=host)
     return Places(
         host=host,
         dataflow_port=dataflow_port,
         weights_port=weights_port,
+        enroll_port=enroll_port,
+        is_tls=is_tls,
         web_port=web_port or free_ports(1)[0],
         metrics=metrics or f"127.0.0.1:{free_ports(1)[0]}",
     )

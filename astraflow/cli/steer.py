@@ -39,7 +39,7 @@ def plugins(
 
     change = read_change(flow=flow, policy=policy, selector=selector, filters=filters, sampler=sampler, reason=reason)
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
     if change is None:
         show_plugins(door, tls=tls)
     else:

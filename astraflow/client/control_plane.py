@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 
+from astraflow.contract.access import JoinToken
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.lookups import EventPage, EventQuery, GroupPage, GroupQuery, TrajectoryPage, TrajectoryQuery
@@ -121,3 +122,27 @@ class ControlPlaneClient:
         Raises: InvalidInput for an unknown flow, an unknown kind or bad options, UnknownPolicy.
         """
         return (await self._link.call(self._stub.ChangePlugins, encode_change(change), timeout_s=TIMEOUT_S)).message
+
+    async def mint_join_token(
+        self, role: str, *, pool: str = "", name: str = "", valid_s: float = 0.0, actor: str, reason: str
+    ) -> JoinToken:
+        """A join token: for a node of a pool, a trainer (`name` is its policy), a viewer, operator or agent of a name.
+
+        valid_s: at most a day; 0 for 15 minutes. Raises: InvalidInput.
+        """
+        request = pb.MintJoinTokenRequest(role=role, pool=pool, name=name, valid_s=valid_s, actor=actor, reason=reason)
+        reply = await self._link.call(self._stub.MintJoinToken, request, timeout_s=TIMEOUT_S)
+        return JoinToken(token=reply.token, id=reply.id, expires_at=reply.expires_at, port=reply.port)
+
+    async def revoke_join_token(self, token_id: str, *, actor: str, reason: str) -> str:
+        """Have a join token be good no more; returns a sentence. Raises: InvalidInput for an unknown one."""
+        request = pb.RevokeJoinTokenRequest(id=token_id, actor=actor, reason=reason)
+        return (await self._link.call(self._stub.RevokeJoinToken, request, timeout_s=TIMEOUT_S)).message
+
+    async def revoke_credential(self, role: str, name: str, *, actor: str, reason: str) -> str:
+        """Let the holder of this name in no more; what a node leases returns at once. Returns a sentence.
+
+        Raises: InvalidInput when nobody of that role and name holds a credential.
+        """
+        request = pb.RevokeCredentialRequest(role=role, name=name, actor=actor, reason=reason)
+        return (await self._link.call(self._stub.RevokeCredential, request, timeout_s=TIMEOUT_S)).message

@@ -52,6 +52,15 @@ class NodeId(Name):
     __slots__ = ()
 
 
+def name_of(node: str) -> str:
+    """The name that a node's incarnations share.
+
+    >>> name_of("node-a.17")
+    'node-a'
+    """
+    return node.rpartition(".")[0]
+
+
 class PoolId(Name):
     """A set of nodes that are sized together."""
 

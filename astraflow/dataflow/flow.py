@@ -162,6 +162,17 @@ class Flow:
         self.counts.episodes[taken.fate] += 1
         return taken
 
+    def is_out(self, task: TaskId) -> bool:
+        """Whether a task was issued and has no result."""
+        place = self._place(task)
+        group = self.open.get(place[0]) if place else None
+        return place is not None and group is not None and place[1] not in group.episodes
+
+    def refuse_foreign(self) -> Taken:
+        """A result from a node that never held the task: whoever holds it goes on undisturbed."""
+        self.counts.episodes[LATE] += 1
+        return Taken(fate=LATE)
+
     def advance(self, version: Version) -> None:
         """Every policy of the flow has reached this version."""
         self._issuer.advance(version)

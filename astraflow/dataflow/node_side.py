@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from astraflow.access.callers import Role, current_caller
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.partials import Partial
@@ -137,6 +138,11 @@ class NodeSide:
             self._run.nodes_bell.ring()
         return returned
 
+    def retire(self, name: str, *, reason: str) -> int:
+        """Whoever joined under this name takes part no more; its tasks return at once. Returns how many."""
+        live = [node for node in self._run.registry.nodes() if node.facts.name == name and node.is_live]
+        return sum(self.leave(node.id, reason) for node in live)
+
     def tick(self) -> None:
         """What time brings: leases that run out, nodes that went quiet, trainers that stalled."""
         now = self._run.clock.now()
@@ -196,6 +202,14 @@ class NodeSide:
         flow = self._flow_of(episode.task)
         if flow is None:
             return Taken(fate=UNKNOWN)
+        caller = current_caller()
+        if (
+            caller.role is Role.NODE
+            and not flow.leases.may_bring(episode.task, caller.name)
+            and flow.is_out(episode.task)
+        ):
+            self._run.events.add("push_refused", caller.name, f"it never held {episode.task}", source=caller.name)
+            return flow.refuse_foreign()
         taken = flow.take(episode, versions)
         if taken.fate == RETRIED:
             self._run.records.unfinished(flow.unfinished(episode.task))

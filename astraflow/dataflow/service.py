@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import grpc
 
+from astraflow.access.keeper import Keeper
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import Seam
 from astraflow.contract.reports import Report
@@ -27,6 +29,7 @@ from astraflow.dataflow.journal import Journal, sole_user
 from astraflow.dataflow.metrics_door import MetricsDoor, metrics_door
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.events import Events
@@ -35,7 +38,13 @@ from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.reporting.samples import Samples
 from astraflow.dataflow.reporting.watching import Watch
 from astraflow.dataflow.run import Run
-from astraflow.dataflow.servicers import ControlService, NodeDataService, TrainerDataService
+from astraflow.dataflow.servicers import (
+    ControlService,
+    EnrollmentService,
+    NodeDataService,
+    Ports,
+    TrainerDataService,
+)
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.trainer_side import TrainerSide
@@ -48,7 +57,8 @@ from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
 from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
+from astraflow.wire.server import Listen, keeper_of, serving
 from astraflow.workflows import workflows
 
 log = get_logger()
@@ -113,6 +123,7 @@ async def _serve(
 ) -> None:
     run = build_run(config, journal=journal, archive=archive, clock=clock)
     run.restore(grace_s=min(config.lease_s, GRACE_S))
+    keeper = keeper_of(listen, clock=clock)
     service = Service(
         config,
         run,
@@ -120,12 +131,17 @@ async def _serve(
         archive=archive,
         weights_address=weights_address,
         weights_key=weights_key,
+        credentials=_credentials(run, listen, keeper),
         clock=clock,
     )
     async with asyncio.TaskGroup() as tasks:
         writing = [tasks.create_task(journal.run()), tasks.create_task(archive.run())]
         try:
-            async with serving(listen, service.register) as address, service.metrics(door):
+            async with (
+                serving(listen, service.register, keeper=keeper) as address,
+                service.enrolling(listen, address),
+                service.metrics(door),
+            ):
                 run.events.add("service_started", config.run, f"dataflow at {address}")
                 on_ready(address)
                 log.info("dataflow_ready", address=address, run=config.run)
@@ -147,9 +163,12 @@ class Service:
         archive: Archive,
         weights_address: str,
         weights_key: bytes,
+        credentials: Credentials,
         clock: Clock,
     ) -> None:
         self._config = config
+        self._credentials = credentials
+        self._ports = Ports()
         self._run = run
         self._nodes = NodeSide(run)
         self._archive = archive
@@ -168,9 +187,37 @@ class Service:
             weights_address=self._weights_address,
             weights_key=self._weights_key,
         )
-        add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome), server)
+        control = ControlService(
+            self._run,
+            self._history,
+            self.report,
+            nodes=self._nodes,
+            credentials=self._credentials,
+            ports=self._ports,
+        )
+        add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome, self._credentials), server)
         add_TrainerDataServicer_to_server(trainers, server)
-        add_ControlPlaneServicer_to_server(ControlService(self._run, self._history, self.report), server)
+        add_ControlPlaneServicer_to_server(control, server)
+        self._register_enrollment(server)
+
+    @asynccontextmanager
+    async def enrolling(self, listen: Listen, address: str) -> AsyncIterator[None]:
+        """With mutual TLS, let those who have no certificate get one, on a port where nothing else is to be had.
+
+        address: where the other planes are. Raises: InvalidInput.
+        """
+        self._ports.main = self._ports.enrollment = _port(address)
+        if listen.tls is None or not listen.wants_certificates:
+            yield
+            return
+        door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
+        async with serving(door, self._register_enrollment) as enroll_address:
+            self._ports.enrollment = _port(enroll_address)
+            log.info("enrollment_ready", address=enroll_address)
+            yield
+
+    def _register_enrollment(self, server: grpc.aio.Server) -> None:
+        add_EnrollmentServicer_to_server(EnrollmentService(self._run, self._credentials, self._ports), server)
 
     @asynccontextmanager
     async def metrics(self, door: MetricsDoor | None) -> AsyncIterator[None]:
@@ -231,6 +278,23 @@ class Service:
             self._run.events.add(finding.kind, finding.subject, finding.message)
         self._run.events.tick()
         self._history.add(report)
+
+
+def _credentials(run: Run, listen: Listen, keeper: Keeper) -> Credentials:
+    return Credentials(
+        seal=keeper.seal,
+        revoked=keeper.revoked,
+        authority=listen.authority,
+        pin=listen.authority.pin if listen.authority and listen.wants_certificates else "",
+        policies=frozenset(run.streams),
+        journal=run.journal,
+        events=run.events,
+        clock=run.clock,
+    )
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clock: Clock) -> Run:

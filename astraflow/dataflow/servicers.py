@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from astraflow.access.callers import Role, actor, current_caller
 from astraflow.contract.batches import TrainerWelcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
@@ -12,6 +13,7 @@ from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Welcome
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.run import Run
@@ -40,8 +42,10 @@ from astraflow.wire.codec_partials import decode_partial
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as data
+from astraflow.wire.pb import enrollment_pb2 as enrollment
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, TrainerDataServicer
+from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentServicer
 
 MAX_WAIT_S = 60.0
 """A long poll is never longer, whatever is asked."""
@@ -56,9 +60,10 @@ MAX_PAGE = 1000
 class NodeDataService(NodeDataServicer):
     """Node side of the data plane."""
 
-    def __init__(self, nodes: NodeSide, welcome: Callable[[Node], Welcome]) -> None:
+    def __init__(self, nodes: NodeSide, welcome: Callable[[Node], Welcome], credentials: Credentials) -> None:
         self._nodes = nodes
         self._welcome = welcome
+        self._credentials = credentials
 
     async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
         """See the proto."""
@@ -91,7 +96,9 @@ class NodeDataService(NodeDataServicer):
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""
-        return data.LeaveReply(returned=self._nodes.leave(NodeId(request.node), request.reason))
+        returned = self._nodes.leave(NodeId(request.node), request.reason)
+        self._credentials.left(current_caller())
+        return data.LeaveReply(returned=returned)
 
 
 class TrainerDataService(TrainerDataServicer):
@@ -134,11 +141,53 @@ class TrainerDataService(TrainerDataServicer):
         return data.ReportStepReply(is_first=await self._trainers.report_step(decode_step(request)))
 
 
+@dataclass(slots=True)
+class Ports:
+    """Where the service listens, once it does."""
+
+    main: int = 0
+    enrollment: int = 0
+
+
+class EnrollmentService(EnrollmentServicer):
+    """How whoever joins gets a credential of its own."""
+
+    def __init__(self, run: Run, credentials: Credentials, ports: Ports) -> None:
+        self._run = run
+        self._credentials = credentials
+        self._ports = ports
+
+    async def Enroll(self, request: enrollment.EnrollRequest, context: Any) -> enrollment.EnrollReply:  # noqa: N802
+        """See the proto."""
+        issued = self._credentials.enroll(
+            current_caller(), request.signing_request, role=request.role, name=request.name, pool=request.pool
+        )
+        await self._run.journal.durable()
+        return enrollment.EnrollReply(
+            credential=issued.credential,
+            certificate=issued.certificate,
+            expires_at=issued.expires_at,
+            port=self._ports.main,
+        )
+
+
 class ControlService(ControlPlaneServicer):
     """Watch and steer."""
 
-    def __init__(self, run: Run, history: History, report: Callable[[], Report]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        history: History,
+        report: Callable[[], Report],
+        *,
+        nodes: NodeSide,
+        credentials: Credentials,
+        ports: Ports,
+    ) -> None:
         self._run = run
+        self._nodes = nodes
+        self._credentials = credentials
+        self._ports = ports
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
@@ -186,14 +235,14 @@ class ControlService(ControlPlaneServicer):
     async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
         node, deadline_s = NodeId(request.node), request.deadline_s
-        message = self._run.drain_node(node, actor=request.actor, reason=request.reason, deadline_s=deadline_s)
+        message = self._run.drain_node(node, actor=actor(request.actor), reason=request.reason, deadline_s=deadline_s)
         await self._run.journal.durable()
         return control.ControlReply(message=message)
 
     async def PauseFlow(self, request: control.PauseFlowRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
         message = self._run.pause_flow(
-            FlowId(request.flow), is_paused=request.is_paused, actor=request.actor, reason=request.reason
+            FlowId(request.flow), is_paused=request.is_paused, actor=actor(request.actor), reason=request.reason
         )
         await self._run.journal.durable()
         return control.ControlReply(message=message)
@@ -201,7 +250,9 @@ class ControlService(ControlPlaneServicer):
     async def Evaluate(self, request: control.EvaluateRequest, context: Any) -> control.EvaluationReport:  # noqa: N802
         """See the proto."""
         versions = decode_versions(request.versions)
-        report = self._evaluator.request(FlowId(request.flow), versions, actor=request.actor, reason=request.reason)
+        report = self._evaluator.request(
+            FlowId(request.flow), versions, actor=actor(request.actor), reason=request.reason
+        )
         await self._run.journal.durable()
         return encode_evaluation(report)
 
@@ -220,7 +271,7 @@ class ControlService(ControlPlaneServicer):
         self, request: control.StopEvaluationRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        message = self._evaluator.stop(FlowId(request.flow), actor=request.actor, reason=request.reason)
+        message = self._evaluator.stop(FlowId(request.flow), actor=actor(request.actor), reason=request.reason)
         await self._run.journal.durable()
         return control.ControlReply(message=message)
 
@@ -228,7 +279,45 @@ class ControlService(ControlPlaneServicer):
         self, request: control.ChangePluginsRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        message = self._run.change_plugins(decode_change(request))
+        change = decode_change(request)
+        message = self._run.change_plugins(replace(change, actor=actor(change.actor)))
+        await self._run.journal.durable()
+        return control.ControlReply(message=message)
+
+    async def MintJoinToken(  # noqa: N802
+        self, request: control.MintJoinTokenRequest, context: Any
+    ) -> control.MintJoinTokenReply:
+        """See the proto."""
+        token, holder = self._credentials.mint(
+            Role.granted(request.role),
+            name=request.name,
+            pool=request.pool,
+            valid_s=request.valid_s,
+            actor=actor(request.actor),
+            reason=request.reason,
+        )
+        await self._run.journal.durable()
+        return control.MintJoinTokenReply(
+            token=token, id=holder.id, expires_at=holder.expires_at, port=self._ports.enrollment
+        )
+
+    async def RevokeJoinToken(  # noqa: N802
+        self, request: control.RevokeJoinTokenRequest, context: Any
+    ) -> control.ControlReply:
+        """See the proto."""
+        message = self._credentials.revoke_token(request.id, actor=actor(request.actor), reason=request.reason)
+        await self._run.journal.durable()
+        return control.ControlReply(message=message)
+
+    async def RevokeCredential(  # noqa: N802
+        self, request: control.RevokeCredentialRequest, context: Any
+    ) -> control.ControlReply:
+        """See the proto."""
+        role, who = Role.granted(request.role), actor(request.actor)
+        message = self._credentials.revoke(role, request.name, actor=who, reason=request.reason)
+        if role is Role.NODE:
+            returned = self._nodes.retire(request.name, reason=f"revoked by {who}: {request.reason}")
+            message = f"{message}; {returned} tasks returned"
         await self._run.journal.durable()
         return control.ControlReply(message=message)
 

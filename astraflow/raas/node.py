@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from astraflow.client.badge import Badge
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
@@ -32,7 +33,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
-from astraflow.wire.channel import ClientTls, Link, dial
+from astraflow.wire.channel import Link
 
 log = get_logger()
 
@@ -50,10 +51,11 @@ class Node:
     join ──► beats ──► build engines ──► weight loops, task loop ──► told to end ──► wind down, leave
     """
 
-    def __init__(self, config: RaasConfig, link: Link, *, token: str, tls: ClientTls | None, clock: Clock) -> None:
+    def __init__(self, config: RaasConfig, link: Link, *, badge: Badge, clock: Clock) -> None:
+        """link: to dataflow, dialled with the badge."""
         self._config = config
-        self._token = token
-        self._tls = tls
+        self._badge = badge
+        self._dataflow = link.address
         self._clock = clock
         self._client = NodeDataClient(link)
         self._counters = NodeCounters()
@@ -93,12 +95,13 @@ class Node:
             loops = [
                 tasks.create_task(beats.run(welcome.beat_s)),
                 tasks.create_task(self._watch_for_preemption(source)),
+                tasks.create_task(self._badge.run(self._dataflow)),
             ]
             flows = {spec.id: build_flow(spec) for spec in welcome.flows}
             engine = self._config.engine or welcome.engine
             self._policies = await build_policies(welcome, flows, engine, resources)
             await self._tell_engine(engine)
-            link = await resources.enter_async_context(dial(welcome.weights_address, token=self._token, tls=self._tls))
+            link = await resources.enter_async_context(self._badge.dial(welcome.weights_address))
             pinned = self._pinned_engines(welcome, engine, link)
             resources.push_async_callback(pinned.close)
             self._task_loop = self._build_task_loop(flows, pinned, self._evaluation_capacity(welcome))

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from astraflow.access.callers import Role
+from astraflow.client.badge import Badge, badge_for
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import TrainerWelcome
@@ -21,7 +23,7 @@ from astraflow.trainer.loop import TrainerLoop
 from astraflow.trainer.worker import Worker
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.signing import SigningKey
-from astraflow.wire.channel import ClientTls, dial
+from astraflow.wire.channel import ClientTls
 
 log = get_logger()
 
@@ -34,6 +36,7 @@ async def serve(
     tls: ClientTls | None,
     directory: Path,
     stop: asyncio.Event,
+    ca_hash: str = "",
     signing: SigningKey | None = None,
 ) -> None:
     """Train `config.policy` from the batches of the dataflow service at `dataflow` until `stop` is set.
@@ -43,6 +46,9 @@ async def serve(
     Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData, saying what to do.
     """
     bind(policy=config.policy)
+    address, badge = await badge_for(
+        dataflow, token=token, tls=tls, ca_hash=ca_hash, role=Role.TRAINER, name=config.policy
+    )
     identity = Identity(policy=PolicyId(config.policy), model=config.model, backend=config.backend_kind)
     checkpoints = Checkpoints(directory / "checkpoints", identity, keep=config.keep_checkpoints)
     with checkpoints.held(), Worker(f"trainer {config.policy}") as worker:
@@ -53,7 +59,7 @@ async def serve(
             clock=SystemClock(),
         )
         training = asyncio.create_task(
-            _train(config, learner, dataflow=dataflow, token=token, tls=tls, stop=stop, signing=signing)
+            _train(config, learner, dataflow=address, badge=badge, stop=stop, signing=signing)
         )
         await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
         if training.cancelled():
@@ -73,14 +79,30 @@ async def _train(
     learner: Learner,
     *,
     dataflow: str,
-    token: str,
-    tls: ClientTls | None,
+    badge: Badge,
+    stop: asyncio.Event,
+    signing: SigningKey | None,
+) -> None:
+    renewing = asyncio.create_task(badge.run(dataflow))
+    try:
+        await _learn(config, learner, dataflow=dataflow, badge=badge, stop=stop, signing=signing)
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def _learn(
+    config: TrainerConfig,
+    learner: Learner,
+    *,
+    dataflow: str,
+    badge: Badge,
     stop: asyncio.Event,
     signing: SigningKey | None,
 ) -> None:
     policy, clock = PolicyId(config.policy), SystemClock()
     progress = await learner.start()
-    async with dial(dataflow, token=token, tls=tls) as data_link:
+    async with badge.dial(dataflow) as data_link:
         feed = Feed(
             TrainerDataClient(data_link, policy),
             policy,
@@ -96,7 +118,7 @@ async def _train(
             progress = Progress(run=welcome.run, step=0, report=None)
             await learner.keep(progress)
         async with (
-            dial(welcome.weights_address, token=token, tls=tls) as weights_link,
+            badge.dial(welcome.weights_address) as weights_link,
             Publisher(
                 WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing
             ) as publisher,

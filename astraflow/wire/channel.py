@@ -1,15 +1,18 @@
 """Dialling a service: channel options, credentials, deadlines, and errors turned back into what the server raised."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import grpc
 
-from astraflow.contract.errors import InvalidInput
-from astraflow.wire.errors import from_status
+from astraflow.access.authority import Authority
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.wire.diagnosis import tls_trouble
+from astraflow.wire.errors import from_status, is_from_service
 from astraflow.wire.pem import authorities, pair
 
 PROTOCOL = "2"
@@ -37,11 +40,25 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """How to check the server, and (mutual TLS) what to show it. PEM files."""
+    """How to check the server, and (mutual TLS) what to show it. PEM."""
 
-    ca: Path
-    certificate: Path | None = None
-    key: Path | None = None
+    ca: bytes
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def read(cls, ca: Path, certificate: Path | None = None, key: Path | None = None) -> Self:
+        """From files. Raises: InvalidInput naming the one that does not do."""
+        if (certificate is None) != (key is None):
+            raise InvalidInput("TLS: a client's certificate and its key come together")
+        private, chain = pair(certificate, key) if certificate and key else (None, None)
+        return cls(ca=authorities(ca), certificate=chain, key=private)
+
+
+def authority_client_tls(authority: Authority) -> ClientTls:
+    """Mutual TLS for a process beside the run's authority that holds the run token."""
+    own = authority.for_run_token()
+    return ClientTls(ca=authority.pem, certificate=own.certificate, key=own.key)
 
 
 class Link:
@@ -52,11 +69,20 @@ class Link:
 
     def __init__(self, address: str, *, token: str, tls: ClientTls | None = None) -> None:
         _check_address(address)
-        if not (token.isascii() and token.isprintable()):
-            raise InvalidInput("the run token has characters that cannot be sent: take the one that the run printed")
         self.address = address
-        self.channel = _channel(address, tls)
-        self._metadata = (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
+        self._tls = tls
+        self._metadata = _metadata(token)
+        self._methods = _Methods(_channel(address, tls))
+        self._left: list[grpc.aio.Channel] = []
+        """Channels that go on only for the calls that began on them."""
+        self._endless: dict[Any, bool] = {}
+        """Streams without an end of their own that are open; True for those that were ended to begin anew."""
+        self._has_answered = False
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """What stubs are built on; they stay good when `change` is called."""
+        return cast("grpc.aio.Channel", self._methods)
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,31 +94,98 @@ class Link:
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
-        await self.channel.close()
+        for channel in (*self._left, self._methods.channel):
+            await channel.close()
+
+    async def change(self, *, token: str, tls: ClientTls | None) -> None:
+        """Show something else from now on. Calls in flight end as they began; streams without an end begin anew."""
+        self._metadata, self._tls = _metadata(token), tls
+        earlier, self._left = self._left, [self._methods.channel]
+        self._methods.channel = _channel(self.address, tls)
+        for call in self._endless:
+            self._endless[call] = True
+            call.cancel()
+        for channel in earlier:  # changes are hours apart: what began on these has ended
+            await channel.close()
 
     async def call(self, method: Callable[..., Awaitable[Reply]], request: Any, *, timeout_s: float) -> Reply:
         """One request (or an iterator of them) and one reply, with a deadline."""
         try:
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
+            reply = await method(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as problem:
-            raise from_status(problem, peer=self.address) from None
+            raise await self._explained(problem) from None
+        self._has_answered = True
+        return reply
 
     async def stream(
         self, method: Callable[..., Any], request: Any, *, timeout_s: float | None
     ) -> AsyncGenerator[Any, None]:
         """One request and a stream of replies; None for `timeout_s` only where the stream has no natural end."""
         call = method(request, timeout=timeout_s, metadata=self._metadata)
+        if timeout_s is None:
+            self._endless[call] = False
         try:
             async for reply in call:
+                self._has_answered = True
                 yield reply
         except grpc.aio.AioRpcError as problem:
-            raise from_status(problem, peer=self.address) from None
+            raise await self._explained(problem) from None
+        except asyncio.CancelledError:
+            if self._endless.get(call):
+                raise Unavailable(f"the connection to {self.address} was made anew") from None
+            raise
         finally:
+            self._endless.pop(call, None)
             call.cancel()
+
+    async def _explained(self, problem: grpc.aio.AioRpcError) -> AstraFlowError:
+        error = from_status(problem, peer=self.address)
+        if problem.code() is not grpc.StatusCode.UNAVAILABLE or is_from_service(problem):
+            return error
+        if self._tls is None and self._has_answered:
+            return error
+        tls = self._tls
+        if tls is None:
+            return await tls_trouble(self.address, ca=None) or error
+        return await tls_trouble(self.address, ca=tls.ca, certificate=tls.certificate, key=tls.key) or error
+
+
+class _Methods:
+    """The part of a channel that stubs use, over whatever channel is the present one."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+
+    def unary_unary(self, *given: Any, **options: Any) -> Callable[..., Any]:
+        """One request, one reply."""
+        return self._method("unary_unary", given, options)
+
+    def unary_stream(self, *given: Any, **options: Any) -> Callable[..., Any]:
+        """One request, a stream of replies."""
+        return self._method("unary_stream", given, options)
+
+    def stream_unary(self, *given: Any, **options: Any) -> Callable[..., Any]:
+        """A stream of requests, one reply."""
+        return self._method("stream_unary", given, options)
+
+    def stream_stream(self, *given: Any, **options: Any) -> Callable[..., Any]:
+        """Streams both ways."""
+        return self._method("stream_stream", given, options)
+
+    def _method(self, kind: str, given: tuple[Any, ...], options: dict[str, Any]) -> Callable[..., Any]:
+        made: tuple[grpc.aio.Channel, Callable[..., Any]] | None = None
+
+        def call(*request: Any, **how: Any) -> Any:
+            nonlocal made
+            if made is None or made[0] is not self.channel:
+                made = (self.channel, getattr(self.channel, kind)(*given, **options))
+            return made[1](*request, **how)
+
+        return call
 
 
 def dial(address: str, *, token: str, tls: ClientTls | None = None) -> Link:
-    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address, token or TLS file that cannot work."""
+    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address or token that cannot work."""
     return Link(address, token=token, tls=tls)
 
 
@@ -105,13 +198,16 @@ def _check_address(address: str) -> None:
         raise InvalidInput(f"address {address!r} is not of the form HOST:PORT, as in 127.0.0.1:7000")
 
 
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
+    if not (token.isascii() and token.isprintable()):
+        raise InvalidInput("the run token has characters that cannot be sent: take the one that the run printed")
+    return (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
+
+
 def _channel(address: str, tls: ClientTls | None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=OPTIONS)
-    if (tls.certificate is None) != (tls.key is None):
-        raise InvalidInput("TLS: a client's certificate and its key come together")
-    key, chain = pair(tls.certificate, tls.key) if tls.certificate and tls.key else (None, None)
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=authorities(tls.ca), private_key=key, certificate_chain=chain
+        root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.certificate
     )
     return grpc.aio.secure_channel(address, credentials, options=OPTIONS)

@@ -76,6 +76,11 @@ def from_status(problem: grpc.aio.AioRpcError, *, peer: str) -> errors.AstraFlow
     return kind(message)
 
 
+def is_from_service(problem: grpc.aio.AioRpcError) -> bool:
+    """Whether a service of ours said so, rather than gRPC on the way to one."""
+    return ERROR_KEY in dict(_pairs(problem.trailing_metadata()))
+
+
 def is_disk_full(problem: BaseException) -> bool:
     """Whether an error means that a disk has no room: from the operating system or from SQLite."""
     if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):

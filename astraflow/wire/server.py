@@ -1,22 +1,26 @@
 """Serving a plane: bind, authenticate, map errors, drain."""
 
-import hmac
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch
+from astraflow.access.authority import Authority
+from astraflow.access.callers import Caller, set_caller
+from astraflow.access.keeper import Keeper
+from astraflow.contract.errors import InvalidInput, ProtocolMismatch
+from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import ERROR_KEY, to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.pem import authorities, pair
+from astraflow.wire.routes import Scope, check_route
 
 log = get_logger()
 
@@ -32,11 +36,17 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """Certificate and key, PEM files; with `client_ca`, clients must show a certificate too (mutual TLS)."""
+    """Certificate chain and key, PEM; with `client_ca`, clients must show a certificate too (mutual TLS)."""
 
-    certificate: Path
-    key: Path
-    client_ca: Path | None = None
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None = None
+
+    @classmethod
+    def read(cls, certificate: Path, key: Path, client_ca: Path | None = None) -> Self:
+        """From files. Raises: InvalidInput naming the one that does not do."""
+        private, chain = pair(certificate, key)
+        return cls(certificate=chain, key=private, client_ca=authorities(client_ca) if client_ca else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +55,42 @@ class Listen:
 
     host: str = "127.0.0.1"
     port: int = 0
-    token: str
+    token: str = field(repr=False)
+    """The run token: what opens everything, and what credentials are sealed with."""
     tls: ServerTls | None = None
+    authority: Authority | None = None
+    """The run's: what it revoked is not let in. It also issues certificates, where the service does that."""
+    enroll_port: int = 0
+    """With mutual TLS, where those who have no certificate yet get one."""
     drain_s: float = 2.0
     """On stopping, calls in flight get this long to end."""
 
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether callers must show a certificate of the run's authority, made for them."""
+        return self.authority is not None and self.tls is not None and self.tls.client_ca == self.authority.pem
+
+
+def authority_tls(
+    authority: Authority, host: str, names: tuple[str, ...] = (), *, clock: Clock | None = None
+) -> ServerTls:
+    """Mutual TLS with the run's own certificates, for a service that is known by its host and these names."""
+    own = authority.for_service(host, names, clock=clock)
+    return ServerTls(certificate=own.certificate, key=own.key, client_ca=authority.pem)
+
 
 @asynccontextmanager
-async def serving(listen: Listen, *add: Callable[[grpc.aio.Server], None]) -> AsyncIterator[str]:
+async def serving(
+    listen: Listen, *add: Callable[[grpc.aio.Server], None], keeper: Keeper | None = None
+) -> AsyncIterator[str]:
     """Serve what the `add` functions register (as in `lambda server: add_XServicer_to_server(servicer, server)`).
 
+    keeper: who says who calls, where the service itself needs it; `listen`'s own by default.
     Yields the address `HOST:PORT` that was bound; leaving the block drains and stops.
-    Raises: InvalidInput when the port is taken, or for an address beyond loopback without a token.
+    Raises: InvalidInput when the port is taken, or for an address beyond loopback without a token or without TLS.
     """
-    if not listen.token and not is_loopback(listen.host):
-        raise InvalidInput(f"refusing to listen on {listen.host} without a token: anyone who reaches it could use it")
-    server = grpc.aio.server(interceptors=(_Door(listen.token),), options=_OPTIONS)
+    check_safe(listen)
+    server = grpc.aio.server(interceptors=(_Door(keeper or keeper_of(listen)),), options=_OPTIONS)
     for register in add:
         register(server)
     port = _bind(server, listen)
@@ -69,6 +99,24 @@ async def serving(listen: Listen, *add: Callable[[grpc.aio.Server], None]) -> As
         yield _address(listen.host, port)
     finally:
         await server.stop(listen.drain_s)
+
+
+def keeper_of(listen: Listen, *, clock: Clock | None = None) -> Keeper:
+    """Who says who calls a service that listens so."""
+    return Keeper(listen.token, authority=listen.authority, wants_certificate=listen.wants_certificates, clock=clock)
+
+
+def check_safe(listen: Listen) -> None:
+    """Raises: InvalidInput for what would let strangers in."""
+    if is_loopback(listen.host):
+        return
+    if not listen.token:
+        raise InvalidInput(f"refusing to listen on {listen.host} without a token: anyone who reaches it could use it")
+    if listen.tls is None:
+        raise InvalidInput(
+            f"refusing to listen on {listen.host} without TLS: token and data would cross the network in the clear; "
+            "give --authority (the run directory has one), or a certificate with --tls-certificate and --tls-key"
+        )
 
 
 def is_loopback(host: str) -> bool:
@@ -102,19 +150,21 @@ def _address(host: str, port: int) -> str:
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    client_ca = authorities(tls.client_ca) if tls.client_ca else None
     return grpc.ssl_server_credentials(
-        [pair(tls.certificate, tls.key)],
-        root_certificates=client_ca,
-        require_client_auth=client_ca is not None,
+        [(tls.key, tls.certificate)],
+        root_certificates=tls.client_ca,
+        require_client_auth=tls.client_ca is not None,
     )
 
 
 class _Door(grpc.aio.ServerInterceptor):
-    """Checks token and protocol before a handler runs, and turns what it raises into a status."""
+    """The one place where it is decided who calls, whether they may, and about what; turns errors into statuses.
 
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+    protocol ──► token and certificate (`Keeper`) ──► role (`routes`) ──► parse ──► own node or policy ──► handler
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -122,7 +172,13 @@ class _Door(grpc.aio.ServerInterceptor):
         handler = await continuation(details)
         if handler is None:
             return None
-        refusal = self._refusal(dict(details.invocation_metadata or ()))
+        call = _Call(
+            keeper=self._keeper,
+            metadata=dict(details.invocation_metadata or ()),
+            method=details.method,
+            parse=None if details.method in RAW_REQUESTS else handler.request_deserializer,
+            is_stream=handler.request_streaming,
+        )
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
         name = {
             (False, False): "unary_unary",
@@ -130,55 +186,78 @@ class _Door(grpc.aio.ServerInterceptor):
             (True, False): "stream_unary",
             (True, True): "stream_stream",
         }[(handler.request_streaming, handler.response_streaming)]
-        parse = None if details.method in RAW_REQUESTS else handler.request_deserializer
-        parse_here = parse if not handler.request_streaming else None
-        behaviour = wrap(getattr(handler, name), refusal, details.method, parse_here)
         make = getattr(grpc, f"{name}_rpc_method_handler")
         return make(
-            behaviour,
-            request_deserializer=parse if handler.request_streaming else None,
+            wrap(getattr(handler, name), call),
+            request_deserializer=call.parse if handler.request_streaming else None,
             response_serializer=None if details.method in RAW_REPLIES else handler.response_serializer,
         )
-
-    def _refusal(self, metadata: dict[str, Any]) -> Exception | None:
-        given = metadata.get(PROTOCOL_KEY)
-        if given != PROTOCOL:
-            return ProtocolMismatch(
-                f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
-                "install the same release of astraflow on both sides"
-            )
-        if not hmac.compare_digest(str(metadata.get("authorization", "")).encode(), self._expected):
-            return NotAuthenticated("the run token is missing or wrong: take the one that the run printed at its start")
-        return None
 
 
 Parse: TypeAlias = "Callable[[bytes], Any] | None"
 """Makes a request of bytes. gRPC would do it before the handler is asked, and answer a broken one with INTERNAL."""
 
 
-def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], refusal: Exception | None, method: str, parse: Parse) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call at the door."""
+
+    keeper: Keeper
+    metadata: dict[str, Any] = field(repr=False)
+    method: str
+    parse: Parse
+    is_stream: bool
+    """Whether requests come as a stream: gRPC parses those."""
+
+    def admitted(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        """The request, for a caller who may make it. Raises: what the client is to be told."""
+        given = self.metadata.get(PROTOCOL_KEY)
+        if given != PROTOCOL:
+            raise ProtocolMismatch(
+                f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
+                "install the same release of astraflow on both sides"
+            )
+        token = str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
+        caller = self.keeper.caller(token, _certificate(context) if self.keeper.wants_certificate else None)
+        scope = check_route(caller, self.method).scope
+        set_caller(caller)
+        if self.is_stream:
+            return request if scope is None else _scoped(request, scope, caller)
+        parsed = _parsed(request, self.parse, self.method)
+        if scope is not None:
+            scope(caller, parsed)
+        return parsed
+
+
+def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
+    """What the caller showed, PEM."""
+    found = list(context.auth_context().get("x509_pem_cert", ()))
+    return bytes(found[0]) if found else None
+
+
+async def _scoped(requests: AsyncIterator[Any], scope: Scope, caller: Caller) -> AsyncIterator[Any]:
+    async for request in requests:
+        scope(caller, request)
+        yield request
+
+
+def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            if refusal is not None:
-                raise refusal
-            return await behaviour(_parsed(request, parse, method), context)
+            return await behaviour(call.admitted(request, context), context)
         except Exception as problem:
-            await _abort(context, problem, method)
+            await _abort(context, problem, call.method)
 
     return wrapped
 
 
-def _wrap_stream(
-    behaviour: Callable[..., AsyncIterator[Any]], refusal: Exception | None, method: str, parse: Parse
-) -> Any:
+def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            if refusal is not None:
-                raise refusal
-            async for reply in behaviour(_parsed(request, parse, method), context):
+            async for reply in behaviour(call.admitted(request, context), context):
                 yield reply
         except Exception as problem:
-            await _abort(context, problem, method)
+            await _abort(context, problem, call.method)
 
     return wrapped
 

@@ -129,6 +129,18 @@ class FakeControlPlane(ControlPlaneServicer):
         self.changes.append(change)
         return pb.ControlReply(message="it changes with the next version")
 
+    async def MintJoinToken(self, request: pb.MintJoinTokenRequest, context: Any) -> pb.MintJoinTokenReply:  # noqa: N802 (the service's name)
+        self.actions.append(("mint", request.pool or request.name, request.actor))
+        return pb.MintJoinTokenReply(token=f"afj.{request.role}.0", id="0", expires_at=2e9, port=7001)
+
+    async def RevokeJoinToken(self, request: pb.RevokeJoinTokenRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        self.actions.append(("revoke", request.id, request.actor))
+        return pb.ControlReply(message=f"join token {request.id} is good no more")
+
+    async def RevokeCredential(self, request: pb.RevokeCredentialRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        self.actions.append(("revoke", request.name, request.actor))
+        return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
+
 
 async def _show(port: int, began: int, world: World) -> None:
     fake = FakeControlPlane(world, sequence=began)

@@ -61,7 +61,7 @@ async def test_another_protocol_version_is_refused_by_name(monkeypatch: pytest.M
 @pytest.mark.anyio
 async def test_a_caller_that_is_not_astraflow_is_told_so() -> None:
     async with serving(Listen(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:
-        link._metadata = ()  # type: ignore[assignment]  # as a foreign client would call
+        link._metadata = ()  # as a foreign client would call
         with pytest.raises(ProtocolMismatch, match="the caller none"):
             await unary(link)
 

@@ -1,6 +1,7 @@
 """TLS and mutual TLS, with certificates made here."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,10 @@ class Certificates:
         return self.folder / "ca.pem"
 
     def server(self, *, client_ca: Path | None = None) -> ServerTls:
-        return ServerTls(certificate=self.folder / "server.pem", key=self.folder / "server.key", client_ca=client_ca)
+        return ServerTls.read(self.folder / "server.pem", self.folder / "server.key", client_ca)
 
     def client(self) -> ClientTls:
-        return ClientTls(ca=self.ca, certificate=self.folder / "client.pem", key=self.folder / "client.key")
+        return ClientTls.read(self.ca, self.folder / "client.pem", self.folder / "client.key")
 
     def _issue(self, name: str) -> None:
         self._openssl("req", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
@@ -60,7 +61,7 @@ async def test_tls_carries_calls_and_streams(certificates: Certificates) -> None
     listen = Listen(token=TOKEN, tls=certificates.server())
     async with (
         serving(listen, Plane(pieces=2).register) as address,
-        dial(address, token=TOKEN, tls=ClientTls(ca=certificates.ca)) as link,
+        dial(address, token=TOKEN, tls=ClientTls.read(certificates.ca)) as link,
     ):
         assert await unary(link) == "run"
         assert await stream(link) == 2
@@ -71,7 +72,7 @@ async def test_over_tls_the_token_is_still_wanted(certificates: Certificates) ->
     listen = Listen(token=TOKEN, tls=certificates.server())
     async with (
         serving(listen, Plane().register) as address,
-        dial(address, token="wrong", tls=ClientTls(ca=certificates.ca)) as link,
+        dial(address, token="wrong", tls=ClientTls.read(certificates.ca)) as link,
     ):
         with pytest.raises(NotAuthenticated):
             await unary(link)
@@ -84,9 +85,9 @@ async def test_a_server_of_another_authority_is_not_talked_to(
     listen = Listen(token=TOKEN, tls=strangers.server())
     async with (
         serving(listen, Plane().register) as address,
-        dial(address, token=TOKEN, tls=ClientTls(ca=certificates.ca)) as link,
+        dial(address, token=TOKEN, tls=ClientTls.read(certificates.ca)) as link,
     ):
-        with pytest.raises(Unavailable, match="cannot be reached"):
+        with pytest.raises(NotAuthenticated, match=r"not good for this caller \(unable to get local issuer"):
             await unary(link, timeout_s=5.0)
 
 
@@ -94,8 +95,27 @@ async def test_a_server_of_another_authority_is_not_talked_to(
 async def test_a_client_without_tls_gets_nothing_from_a_server_with_it(certificates: Certificates) -> None:
     listen = Listen(token=TOKEN, tls=certificates.server())
     async with serving(listen, Plane().register) as address, dial(address, token=TOKEN) as link:
-        with pytest.raises(Unavailable):
+        with pytest.raises(NotAuthenticated, match="speaks TLS, and was dialled without"):
             await unary(link, timeout_s=5.0)
+
+
+@pytest.mark.anyio
+async def test_a_client_with_tls_gets_nothing_from_a_server_without_it(certificates: Certificates) -> None:
+    async with (
+        serving(Listen(token=TOKEN), Plane().register) as address,
+        dial(address, token=TOKEN, tls=ClientTls.read(certificates.ca)) as link,
+    ):
+        with pytest.raises(NotAuthenticated, match="does not speak TLS, and was dialled with"):
+            await unary(link, timeout_s=5.0)
+
+
+@pytest.mark.anyio
+async def test_where_nobody_listens_it_is_not_said_to_be_about_tls(certificates: Certificates) -> None:
+    tls = ClientTls.read(certificates.ca)
+    for chosen in (tls, certificates.client(), None):
+        async with dial("127.0.0.1:1", token=TOKEN, tls=chosen) as link:
+            with pytest.raises(Unavailable, match="is the service running"):
+                await unary(link, timeout_s=5.0)
 
 
 @pytest.mark.anyio
@@ -114,44 +134,42 @@ async def test_mutual_tls_refuses_everyone_else(certificates: Certificates, stra
     listen = Listen(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
     stranger = strangers.client()
     shown = {
-        "nobody": ClientTls(ca=certificates.ca),
-        "stranger": ClientTls(ca=certificates.ca, certificate=stranger.certificate, key=stranger.key),
+        "nobody": ClientTls.read(certificates.ca),
+        "stranger": replace(certificates.client(), certificate=stranger.certificate, key=stranger.key),
     }
     async with serving(listen, Plane().register) as address, dial(address, token=TOKEN, tls=shown[who]) as link:
-        with pytest.raises(Unavailable):
+        match = "wants a certificate" if who == "nobody" else "does not take the certificate of this caller"
+        with pytest.raises(NotAuthenticated, match=match):
             await unary(link, timeout_s=5.0)
 
 
-@pytest.mark.anyio
-async def test_bad_tls_files_are_named_before_anything_is_tried(
+def test_bad_tls_files_are_named_before_anything_is_tried(
     tmp_path: Path, certificates: Certificates, strangers: Certificates
 ) -> None:
     missing, garbage = tmp_path / "missing.pem", tmp_path / "garbage.pem"
     garbage.write_bytes(b"\xffgarbage")
-    ours, theirs = certificates.server(), strangers.server()
+    ours, theirs = certificates.folder, strangers.folder
+    certificate, key = ours / "server.pem", ours / "server.key"
     bad = {
-        r"missing\.pem cannot be read: No such file": ServerTls(certificate=missing, key=ours.key),
-        r"garbage\.pem and .*server\.key are not a certificate": ServerTls(certificate=garbage, key=ours.key),
-        r"server\.key are not a certificate and its own key": ServerTls(certificate=ours.certificate, key=theirs.key),
-        r"garbage\.pem holds no certificates": certificates.server(client_ca=garbage),
+        r"missing\.pem cannot be read: No such file": (missing, key, None),
+        r"garbage\.pem and .*server\.key are not a certificate": (garbage, key, None),
+        r"server\.key are not a certificate and its own key": (certificate, theirs / "server.key", None),
+        r"garbage\.pem holds no certificates": (certificate, key, garbage),
     }
-    for message, tls in bad.items():
+    for message, files in bad.items():
         with pytest.raises(InvalidInput, match=message):
-            async with serving(Listen(token=TOKEN, tls=tls)):
-                pass
+            ServerTls.read(*files)
 
 
 def test_bad_tls_files_of_a_client_are_named(tmp_path: Path, certificates: Certificates) -> None:
-    garbage, client = tmp_path / "garbage.pem", certificates.client()
+    garbage, ca, own = tmp_path / "garbage.pem", certificates.ca, certificates.folder / "client.pem"
     garbage.write_text("garbage")
-    bad = {
-        r"missing\.pem cannot be read": ClientTls(ca=tmp_path / "missing.pem"),
-        r"garbage\.pem holds no certificates": ClientTls(ca=garbage),
-        "come together": ClientTls(ca=certificates.ca, certificate=client.certificate),
-        r"garbage\.pem are not a certificate": ClientTls(
-            ca=certificates.ca, certificate=client.certificate, key=garbage
-        ),
+    bad: dict[str, tuple[Path, Path | None, Path | None]] = {
+        r"missing\.pem cannot be read": (tmp_path / "missing.pem", None, None),
+        r"garbage\.pem holds no certificates": (garbage, None, None),
+        "come together": (ca, own, None),
+        r"garbage\.pem are not a certificate": (ca, own, garbage),
     }
-    for message, tls in bad.items():
+    for message, files in bad.items():
         with pytest.raises(InvalidInput, match=message):
-            dial("127.0.0.1:7000", token=TOKEN, tls=tls)
+            ClientTls.read(*files)

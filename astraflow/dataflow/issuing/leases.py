@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from astraflow.contract.ids import NodeId, TaskId
+from astraflow.contract.ids import NodeId, TaskId, name_of
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class Leases:
         self._held: OrderedDict[TaskId, _Held] = OrderedDict()
         """In the order in which they run out."""
         self._of_node: dict[NodeId, dict[TaskId, None]] = {}
+        self._earlier: dict[TaskId, set[str]] = {}
+        """Names of the nodes that held a task before it was queued again."""
 
     @property
     def queued(self) -> int:
@@ -51,6 +53,13 @@ class Leases:
         """Who holds a task; None when it is queued, in doubt or forgotten."""
         held = self._held.get(task)
         return held.node if held is not None else None
+
+    def may_bring(self, task: TaskId, name: str) -> bool:
+        """Whether a result can be the work of the node of this name: it holds or held the task, or nobody knows who."""
+        held = self._held.get(task)
+        if held is not None and (held.node is None or name_of(held.node) == name):
+            return True
+        return name in self._earlier.get(task, ())
 
     def add(self, tasks: Iterable[TaskId]) -> None:
         """Queue new tasks."""
@@ -98,11 +107,15 @@ class Leases:
     def complete(self, task: TaskId) -> bool:
         """A result is in: forget the task, whether held or queued again. False when it is neither."""
         was_queued = task in self._queue
+        self._earlier.pop(task, None)
         self._queue.pop(task, None)
         return self._let_go(task) or was_queued
 
     def give_back(self, task: TaskId) -> None:
         """Put a task at the front of the queue, from wherever it is."""
+        holder = self.holder(task)
+        if holder is not None:
+            self._earlier.setdefault(task, set()).add(name_of(holder))
         self._let_go(task)
         self._queue[task] = None
         self._queue.move_to_end(task, last=False)

@@ -55,6 +55,11 @@ class Node:
             return NodeState.DRAINING
         return NodeState.READY if self.versions else NodeState.JOINING
 
+    @property
+    def is_live(self) -> bool:
+        """Whether it takes part."""
+        return not (self.is_gone or self.is_lost)
+
     def rates(self) -> tuple[float, float]:
         """Episodes and tokens per second over the window."""
         if len(self.history) < 2 or self.state in (NodeState.LOST, NodeState.GONE):
@@ -138,7 +143,7 @@ class Registry:
         self._incarnations = state["incarnations"]
 
     def _live(self) -> list[Node]:
-        return [node for node in self._nodes.values() if not (node.is_gone or node.is_lost)]
+        return [node for node in self._nodes.values() if node.is_live]
 
     def _forget_old(self) -> None:
         ended = [node for node in self._nodes.values() if node.is_gone or node.is_lost]

@@ -1614,3 +1614,129 @@ class ControlReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ControlReply: _TypeAlias = ControlReply  # noqa: Y015
+
+@_typing.final
+class MintJoinTokenRequest(_message.Message):
+    """Access: join tokens and what came of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALID_S_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """node, trainer, viewer, operator or agent."""
+    pool: _builtins.str
+    """Of a node: the pool it joins. Needed."""
+    name: _builtins.str
+    """Of a trainer: its policy. Of people and services: their name. Of a node: the only name it may take; any when empty."""
+    valid_s: _builtins.float
+    """How long it is good for, at most a day; 0 for 15 minutes."""
+    actor: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        name: _builtins.str = ...,
+        valid_s: _builtins.float = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "name", b"name", "pool", b"pool", "reason", b"reason", "role", b"role", "valid_s", b"valid_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MintJoinTokenRequest: _TypeAlias = MintJoinTokenRequest  # noqa: Y015
+
+@_typing.final
+class MintJoinTokenReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """A secret, good for one credential."""
+    id: _builtins.str
+    """What events and revocations call it."""
+    expires_at: _builtins.float
+    """Unix seconds."""
+    port: _builtins.int
+    """Where to join, on the host of this service."""
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        id: _builtins.str = ...,
+        expires_at: _builtins.float = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "id", b"id", "port", b"port", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MintJoinTokenReply: _TypeAlias = MintJoinTokenReply  # noqa: Y015
+
+@_typing.final
+class RevokeJoinTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    actor: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "id", b"id", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeJoinTokenRequest: _TypeAlias = RevokeJoinTokenRequest  # noqa: Y015
+
+@_typing.final
+class RevokeCredentialRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    role: _builtins.str
+    """Whose: every credential of this role and name, and what a node leases returns at once."""
+    name: _builtins.str
+    actor: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        role: _builtins.str = ...,
+        name: _builtins.str = ...,
+        actor: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "name", b"name", "reason", b"reason", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeCredentialRequest: _TypeAlias = RevokeCredentialRequest  # noqa: Y015

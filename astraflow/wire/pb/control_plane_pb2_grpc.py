@@ -95,6 +95,21 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.ChangePluginsRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.ControlReply.FromString,
                 _registered_method=True)
+        self.MintJoinToken = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/MintJoinToken',
+                request_serializer=control__plane__pb2.MintJoinTokenRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.MintJoinTokenReply.FromString,
+                _registered_method=True)
+        self.RevokeJoinToken = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/RevokeJoinToken',
+                request_serializer=control__plane__pb2.RevokeJoinTokenRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.ControlReply.FromString,
+                _registered_method=True)
+        self.RevokeCredential = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/RevokeCredential',
+                request_serializer=control__plane__pb2.RevokeCredentialRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.ControlReply.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -180,6 +195,25 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MintJoinToken(self, request, context):
+        """Who may join: see the end of this file.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeJoinToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeCredential(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -241,6 +275,21 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'ChangePlugins': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangePlugins,
                     request_deserializer=control__plane__pb2.ChangePluginsRequest.FromString,
+                    response_serializer=control__plane__pb2.ControlReply.SerializeToString,
+            ),
+            'MintJoinToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.MintJoinToken,
+                    request_deserializer=control__plane__pb2.MintJoinTokenRequest.FromString,
+                    response_serializer=control__plane__pb2.MintJoinTokenReply.SerializeToString,
+            ),
+            'RevokeJoinToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeJoinToken,
+                    request_deserializer=control__plane__pb2.RevokeJoinTokenRequest.FromString,
+                    response_serializer=control__plane__pb2.ControlReply.SerializeToString,
+            ),
+            'RevokeCredential': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeCredential,
+                    request_deserializer=control__plane__pb2.RevokeCredentialRequest.FromString,
                     response_serializer=control__plane__pb2.ControlReply.SerializeToString,
             ),
     }
@@ -568,6 +617,87 @@ class ControlPlane:
             target,
             '/astraflow.v1.ControlPlane/ChangePlugins',
             control__plane__pb2.ChangePluginsRequest.SerializeToString,
+            control__plane__pb2.ControlReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MintJoinToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/MintJoinToken',
+            control__plane__pb2.MintJoinTokenRequest.SerializeToString,
+            control__plane__pb2.MintJoinTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeJoinToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/RevokeJoinToken',
+            control__plane__pb2.RevokeJoinTokenRequest.SerializeToString,
+            control__plane__pb2.ControlReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeCredential(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/RevokeCredential',
+            control__plane__pb2.RevokeCredentialRequest.SerializeToString,
             control__plane__pb2.ControlReply.FromString,
             options,
             channel_credentials,

@@ -35,6 +35,10 @@ class ControlPlaneStub:
     """Ends the round that runs, and forgets the one that waits."""
     ChangePlugins: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.ChangePluginsRequest, _control_plane_pb2.ControlReply]
     """Other data algorithms from the next version on, without a restart."""
+    MintJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.MintJoinTokenRequest, _control_plane_pb2.MintJoinTokenReply]
+    """Who may join: see the end of this file."""
+    RevokeJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeJoinTokenRequest, _control_plane_pb2.ControlReply]
+    RevokeCredential: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeCredentialRequest, _control_plane_pb2.ControlReply]
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """Watches and steers a run. Served by dataflow, never on the path of data or weights."""
@@ -129,5 +133,27 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_control_plane_pb2.ChangePluginsRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]:
         """Other data algorithms from the next version on, without a restart."""
+
+    @_abc_1.abstractmethod
+    def MintJoinToken(
+        self,
+        request: _control_plane_pb2.MintJoinTokenRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.MintJoinTokenRequest, _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]:
+        """Who may join: see the end of this file."""
+
+    @_abc_1.abstractmethod
+    def RevokeJoinToken(
+        self,
+        request: _control_plane_pb2.RevokeJoinTokenRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.RevokeJoinTokenRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeCredential(
+        self,
+        request: _control_plane_pb2.RevokeCredentialRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.RevokeCredentialRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]: ...
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,136 @@
+"""What a process shows to the services of a run: got when it joins, renewed before it expires."""
+
+import asyncio
+import weakref
+from typing import Any
+
+from astraflow.access.authority import checked_pin, new_request
+from astraflow.access.callers import Role
+from astraflow.access.credentials import claims_of, is_join_token
+from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, StorageFull
+from astraflow.runtime.aio import TRANSIENT, retry
+from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.logs import get_logger
+from astraflow.wire.channel import ClientTls, Link, dial
+from astraflow.wire.diagnosis import pinned_authority
+from astraflow.wire.pb import enrollment_pb2 as pb
+from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
+
+log = get_logger()
+
+TIMEOUT_S = 10.0
+RENEW_AT = 0.5
+"""Of its life."""
+
+_PASSING = (*TRANSIENT, StorageFull, InternalError)
+
+
+class Badge:
+    """A token, with TLS a certificate too, and the links that show them.
+
+    The run token and certificates of one's own stay what they are. A credential is renewed at half its life by `run`:
+    links change over without dropping a call.
+    """
+
+    def __init__(
+        self, token: str, tls: ClientTls | None, *, expires_at: float | None = None, clock: Clock | None = None
+    ) -> None:
+        """expires_at: Unix seconds, of a credential; None for what is not renewed here."""
+        self._token = token
+        self._tls = tls
+        self._expires_at = expires_at
+        self._clock = clock or SystemClock()
+        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+    def dial(self, address: str, **options: Any) -> Link:
+        """A link that shows what this badge has, now and later. Raises: as `wire.channel.dial`."""
+        link = dial(address, token=self._token, tls=self._tls, **options)
+        self._links.add(link)
+        return link
+
+    async def run(self, dataflow: str) -> None:
+        """Renew until cancelled. Raises: NotAuthenticated when it was revoked; what no retry helps."""
+        async with self.dial(dataflow) as link:
+            while self._expires_at is not None:
+                await self._clock.sleep(max(1.0, RENEW_AT * (self._expires_at - self._clock.wall())))
+                try:
+                    await self.renew(link)
+                except AstraFlowError as problem:
+                    log.error("credential_not_renewed", problem=str(problem))
+                    raise
+            await asyncio.Event().wait()
+
+    async def renew(self, link: Link) -> None:
+        """Get another credential and certificate in time, and show those. link: to dataflow."""
+        key, request = new_request()
+        reply = await _enroll(link, pb.EnrollRequest(signing_request=request), "renewing", None, self._clock)
+        self._token, self._expires_at = reply.credential, reply.expires_at
+        if self._tls is not None:
+            self._tls = ClientTls(ca=self._tls.ca, certificate=reply.certificate, key=key)
+        for known in list(self._links):
+            await known.change(token=self._token, tls=self._tls)
+        log.info("credential_renewed", expires_at=self._expires_at)
+
+
+async def badge_for(
+    address: str,
+    *,
+    token: str,
+    tls: ClientTls | None = None,
+    ca_hash: str = "",
+    role: Role,
+    name: str,
+    pool: str = "",
+    give_up_after_s: float | None = None,
+    clock: Clock | None = None,
+) -> tuple[str, Badge]:
+    """Join a run; returns where its dataflow service is, and what to show there.
+
+    A join token, or the run token with `ca_hash` (the pin of the run's authority), is exchanged for a credential of
+    the caller's own. The run token by itself is shown as it is: on loopback, or with a certificate of one's own
+    (`tls`).
+    Raises: NotAuthenticated, NotPermitted, InvalidInput, Conflict, saying what to do; Unavailable after
+    `give_up_after_s`.
+    """
+    clock = clock or SystemClock()
+    if not is_join_token(token) and not ca_hash:
+        return address, Badge(token, tls)
+    pin = _pin(token, ca_hash)
+    key, request = new_request()
+    if pin:
+        ca = await retry(
+            lambda: pinned_authority(address, pin),
+            what="looking for the run's authority",
+            give_up_after_s=give_up_after_s,
+            clock=clock,
+        )
+        tls = ClientTls(ca=ca)
+    async with dial(address, token=token, tls=tls) as link:
+        asked = pb.EnrollRequest(signing_request=request, role=role.value, name=name, pool=pool)
+        reply = await _enroll(link, asked, "joining", give_up_after_s, clock)
+    if tls is not None:
+        tls = ClientTls(ca=tls.ca, certificate=reply.certificate, key=key)
+    log.info("credential_received", role=role.value, name=name)
+    dataflow = f"{address.rpartition(':')[0]}:{reply.port}"
+    return dataflow, Badge(reply.credential, tls, expires_at=reply.expires_at, clock=clock)
+
+
+def _pin(token: str, ca_hash: str) -> str:
+    told = claims_of(token).ca if is_join_token(token) else ""
+    given = checked_pin(ca_hash) if ca_hash else ""
+    if told and given and told != given:
+        raise InvalidInput(f"--ca-hash is {given}, and the join token says {told}: they are of two runs")
+    return told or given
+
+
+async def _enroll(
+    link: Link, request: pb.EnrollRequest, what: str, give_up_after_s: float | None, clock: Clock
+) -> pb.EnrollReply:
+    stub = EnrollmentStub(link.channel)
+    return await retry(
+        lambda: link.call(stub.Enroll, request, timeout_s=TIMEOUT_S),
+        what=what,
+        give_up_after_s=give_up_after_s,
+        retry_on=_PASSING,
+        clock=clock,
+    )

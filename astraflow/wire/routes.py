@@ -1,0 +1,117 @@
+"""Who may call what: one table for every route of every plane, read by the door of every server (`wire.server`).
+
+A route that is not in it is closed to everybody. The holder of the run token (`ADMIN`) may call all of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from astraflow.access.callers import Caller, Role, own_name, own_node, own_policy
+from astraflow.contract.errors import NotPermitted
+from astraflow.wire.frames import split
+from astraflow.wire.pb import data_plane_pb2 as data
+
+Scope: TypeAlias = Callable[[Caller, Any], None]
+"""Refuses a request (each, of a stream) that is about what is not the caller's own. Raises: NotPermitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Who may call a method, and about what."""
+
+    roles: frozenset[Role]
+    scope: Scope | None = None
+
+
+def _open_to(*roles: Role, scope: Scope | None = None) -> Route:
+    return Route(roles=frozenset((*roles, Role.ADMIN)), scope=scope)
+
+
+def _node_of(caller: Caller, request: Any) -> None:
+    own_node(caller, request.node)
+
+
+def _node_of_push(caller: Caller, request: bytes) -> None:
+    if caller.role is Role.NODE:  # a push is parsed for nobody else
+        own_node(caller, split(data.PushRequest, request)[0].node)
+
+
+def _who_joins(caller: Caller, request: Any) -> None:
+    own_name(caller, request.name, request.pool)
+
+
+def _policy_of(caller: Caller, request: Any) -> None:
+    own_policy(caller, request.policy)
+
+
+def _policy_published(caller: Caller, piece: Any) -> None:
+    if piece.WhichOneof("piece") == "head":
+        own_policy(caller, piece.head.manifest.policy)
+
+
+_NODE = (Role.NODE,)
+_TRAINER = (Role.TRAINER,)
+_READERS = (Role.NODE, Role.TRAINER)
+_LOOKERS = (Role.VIEWER, Role.OPERATOR, Role.AGENT)
+_FLEET = (Role.OPERATOR, Role.AGENT)
+
+_SERVICES: Mapping[str, Mapping[str, Route]] = {
+    "Enrollment": {"Enroll": _open_to(Role.JOINER, *_READERS, *_LOOKERS)},
+    "NodeData": {
+        "Join": _open_to(*_NODE, scope=_who_joins),
+        "Lease": _open_to(*_NODE, scope=_node_of),
+        "Push": _open_to(*_NODE, scope=_node_of_push),
+        "HandBack": _open_to(*_NODE, scope=_node_of),
+        "Beat": _open_to(*_NODE, scope=_node_of),
+        "Leave": _open_to(*_NODE, scope=_node_of),
+    },
+    "TrainerData": {
+        "Attach": _open_to(*_TRAINER, scope=_policy_of),
+        "PullBatch": _open_to(*_TRAINER, scope=_policy_of),
+        "ReportStep": _open_to(*_TRAINER, scope=_policy_of),
+    },
+    "WeightPlane": {
+        "Publish": _open_to(*_TRAINER, scope=_policy_published),
+        "Watch": _open_to(*_READERS),
+        "Plan": _open_to(*_READERS),
+        "Fetch": _open_to(*_READERS),
+        "Versions": _open_to(*_READERS, *_LOOKERS),
+    },
+    "ControlPlane": {
+        "GetReport": _open_to(*_LOOKERS),
+        "WatchReport": _open_to(*_LOOKERS),
+        "History": _open_to(*_LOOKERS),
+        "Trajectories": _open_to(*_LOOKERS),
+        "Groups": _open_to(*_LOOKERS),
+        "Events": _open_to(*_LOOKERS),
+        "Evaluations": _open_to(*_LOOKERS),
+        "DrainNode": _open_to(*_FLEET),
+        "MintJoinToken": _open_to(*_FLEET),
+        "RevokeJoinToken": _open_to(*_FLEET),
+        "RevokeCredential": _open_to(*_FLEET),
+        "PauseFlow": _open_to(Role.OPERATOR),
+        "Evaluate": _open_to(Role.OPERATOR),
+        "StopEvaluation": _open_to(Role.OPERATOR),
+        "ChangePlugins": _open_to(Role.OPERATOR),
+    },
+}
+
+ROUTES: Mapping[str, Route] = {
+    f"/astraflow.v1.{service}/{method}": route
+    for service, methods in _SERVICES.items()
+    for method, route in methods.items()
+}
+"""By the path that gRPC calls."""
+
+
+def check_route(caller: Caller, method: str) -> Route:
+    """The route of a call, if its caller may take it. Raises: NotPermitted."""
+    route = ROUTES.get(method)
+    if route is None:
+        raise NotPermitted(f"{method} is in no table of who may call it: nobody may")
+    if caller.role not in route.roles:
+        allowed = ", ".join(sorted(role.value for role in route.roles))
+        hint = ": join with it first" if caller.role is Role.JOINER else ""
+        raise NotPermitted(f"{method} is open to {allowed}; this credential is a {caller.role.value}'s{hint}")
+    return route
