@@ -1,0 +1,322 @@
+"""Join tokens and what comes of them, over real gRPC, without TLS: see tests/system/test_secured.py for that."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.access.authority import new_request
+from astraflow.access.callers import Role
+from astraflow.access.credentials import claims_of
+from astraflow.client.badge import badge_for
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.access import JoinToken
+from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
+from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.lookups import EventQuery
+from astraflow.contract.tasks import NodeFacts
+from astraflow.dataflow.service import serve
+from astraflow.runtime.clock import SystemClock
+from astraflow.wire.channel import dial
+from astraflow.wire.pb import enrollment_pb2 as pb
+from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
+from astraflow.wire.server import Listen
+from tests import make
+from tests.dataflow.running import TOKEN, config, facts
+
+pytestmark = pytest.mark.anyio
+
+MINTED: dict[str, Any] = {"actor": "ann", "reason": "more nodes"}
+
+
+class MovableClock(SystemClock):
+    """The machine's time, moved ahead by a test."""
+
+    ahead_s = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead_s
+
+
+class Dataflow:
+    """A service at an address, and the run token's view of it."""
+
+    def __init__(self, address: str, control: ControlPlaneClient, clock: MovableClock) -> None:
+        self.address = address
+        self.control = control
+        self.clock = clock
+
+    async def minted(self, role: str = "node", *, pool: str = "gpu", **options: Any) -> JoinToken:
+        return await self.control.mint_join_token(role, pool=pool if role == "node" else "", **MINTED, **options)
+
+    async def enrolled(self, token: str, request: bytes, *, name: str = "n", role: str = "", pool: str = "") -> str:
+        async with dial(self.address, token=token) as link:
+            asked = pb.EnrollRequest(signing_request=request, role=role, name=name, pool=pool)
+            reply = await link.call(EnrollmentStub(link.channel).Enroll, asked, timeout_s=10)
+        return str(reply.credential)
+
+    async def events(self, *kinds: str) -> list[str]:
+        await asyncio.sleep(0.3)  # until the archive has them
+        page = await self.control.events(EventQuery(kinds=kinds, limit=100))
+        return [f"{event.kind}: {event.message}" for event in page.events]
+
+
+@asynccontextmanager
+async def dataflow(directory: Path) -> AsyncIterator[Dataflow]:
+    stop, clock = asyncio.Event(), MovableClock()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(
+        serve(
+            config(policies=("solver", "verifier")),
+            listen=Listen(token=TOKEN, drain_s=0.2),
+            directory=directory,
+            weights_address="127.0.0.1:1",
+            stop=stop,
+            on_ready=ready.set_result,
+            clock=clock,
+        )
+    )
+    try:
+        async with dial(await ready, token=TOKEN) as link:
+            yield Dataflow(await ready, ControlPlaneClient(link), clock)
+    finally:
+        stop.set()
+        await serving
+
+
+@asynccontextmanager
+async def node(service: Dataflow, credential: str) -> AsyncIterator[NodeDataClient]:
+    async with dial(service.address, token=credential) as link:
+        yield NodeDataClient(link)
+
+
+def own(name: str, pool: str = "gpu") -> NodeFacts:
+    return replace(facts(name), pool=PoolId(pool))
+
+
+async def test_a_join_token_is_exchanged_for_a_credential_that_takes_part(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted()
+        address, badge = await badge_for(service.address, token=minted.token, role=Role.NODE, name="n", pool="gpu")
+        assert address == service.address
+        async with badge.dial(address) as link:
+            welcome = await NodeDataClient(link).join(own("n"))
+            assert welcome.node == "n.1"
+            await badge.renew(link)
+            assert (await NodeDataClient(link).lease(welcome.node, 1, wait_s=0)).tasks is not None
+        assert await service.events("join_token_minted", "join_token_used") == [
+            "join_token_used: by node n",
+            "join_token_minted: for a node, pool gpu, by ann: more nodes",
+        ]
+
+
+async def test_a_join_token_is_good_once(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, first), (_, second) = await service.minted(), new_request(), new_request()
+        await service.enrolled(minted.token, first)
+        for name in ("n", "another"):
+            with pytest.raises(NotPermitted, match="the join token was used, and is good once"):
+                await service.enrolled(minted.token, second, name=name)
+        assert len(await service.events("join_token_refused")) == 1  # told once, and folded
+
+
+async def test_whose_answer_was_lost_asks_again_with_the_same_key(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, request) = await service.minted(), new_request()
+        await service.enrolled(minted.token, request)
+        assert claims_of(await service.enrolled(minted.token, request)).name == "n"
+        with pytest.raises(NotPermitted, match="for name n, not for m"):
+            await service.enrolled(minted.token, request, name="m")
+
+
+async def test_a_join_token_is_good_for_what_it_says_only(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, request) = await service.minted(name="n"), new_request()
+        with pytest.raises(NotPermitted, match="for pool gpu, not for cpu"):
+            await service.enrolled(minted.token, request, pool="cpu")
+        with pytest.raises(NotPermitted, match="for name n, not for m"):
+            await service.enrolled(minted.token, request, name="m")
+        with pytest.raises(NotPermitted, match="for role node, not for agent"):
+            await service.enrolled(minted.token, request, role="agent")
+        async with dial(service.address, token=minted.token) as link:
+            with pytest.raises(NotPermitted, match=r"a joiner's: join with it first"):
+                await NodeDataClient(link).join(own("n"))
+        credential = await service.enrolled(minted.token, request)
+        async with node(service, credential) as client:
+            for wrong, match in ((own("m"), "for node n only"), (own("n", "cpu"), "let into pool gpu, not into cpu")):
+                with pytest.raises(NotPermitted, match=match):
+                    await client.join(wrong)
+
+
+async def test_a_join_token_expires(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, request) = await service.minted(), new_request()
+        assert minted.expires_at - service.clock.wall() == pytest.approx(900, abs=2)
+        service.clock.ahead_s = 901
+        with pytest.raises(NotAuthenticated, match="the join token has expired: mint another"):
+            await service.enrolled(minted.token, request)
+        assert "has expired" in (await service.events("join_token_refused"))[0]
+
+
+async def test_a_credential_expires(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        credential = await service.enrolled((await service.minted()).token, new_request()[1])
+        async with node(service, credential) as client:
+            await client.join(own("n"))
+            service.clock.ahead_s = 24 * 3600 + 1
+            with pytest.raises(NotAuthenticated, match="the credential has expired"):
+                await client.join(own("n"))
+
+
+async def test_a_revoked_join_token_is_good_no_more(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted()
+        assert "good no more" in await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
+        with pytest.raises(NotPermitted, match="was revoked"):
+            await service.enrolled(minted.token, new_request()[1])
+        with pytest.raises(InvalidInput, match="no join token 'x' is good now"):
+            await service.control.revoke_join_token("x", actor="ann", reason="leaked")
+
+
+@pytest.mark.parametrize("how", ["leave", "revoke"])
+async def test_who_left_or_was_retired_comes_back_only_with_another_token(tmp_path: Path, how: str) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, request) = await service.minted(), new_request()
+        credential = await service.enrolled(minted.token, request)
+        async with node(service, credential) as client:
+            welcome = await client.join(own("n"))
+            leased = await client.lease(welcome.node, 2, wait_s=1)
+            if how == "leave":
+                assert await client.leave(welcome.node, reason="done") == len(leased.tasks) == 2
+            else:
+                said = await service.control.revoke_credential("node", "n", actor="ann", reason="gone")
+                assert said == "node n is let in no more; 2 tasks returned"
+            with pytest.raises(NotAuthenticated, match="was revoked"):
+                await client.join(own("n"))
+        with pytest.raises(NotPermitted, match="was revoked"):
+            await service.enrolled(minted.token, request)
+        await service.enrolled((await service.minted()).token, request)
+
+
+async def test_all_of_it_outlives_a_restart(tmp_path: Path) -> None:
+    (_, request), (_, other) = new_request(), new_request()
+    async with dataflow(tmp_path) as service:
+        unused, used, revoked = [await service.minted() for _ in range(3)]
+        kept = await service.enrolled(used.token, request, name="kept")
+        gone = await service.enrolled((await service.minted()).token, other, name="gone")
+        await service.control.revoke_credential("node", "gone", actor="ann", reason="gone")
+        await service.control.revoke_join_token(revoked.id, actor="ann", reason="leaked")
+    async with dataflow(tmp_path) as service:
+        async with node(service, kept) as client:
+            await client.join(own("kept"))
+        async with node(service, gone) as client:
+            with pytest.raises(NotAuthenticated, match="was revoked"):
+                await client.join(own("gone"))
+        with pytest.raises(NotPermitted, match="good once"):
+            await service.enrolled(used.token, other)
+        with pytest.raises(NotPermitted, match="was revoked"):
+            await service.enrolled(revoked.token, other)
+        await service.enrolled(unused.token, other, name="new")
+
+
+async def test_of_secrets_only_digests_are_kept(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted()
+        credential = await service.enrolled(minted.token, new_request()[1])
+    with sqlite3.connect(tmp_path / "journal.sqlite") as database:
+        assert len(database.execute("select * from credentials").fetchall()) == 2
+    database.close()
+    for path in tmp_path.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        for secret in (minted.token, credential, TOKEN):
+            assert secret.encode() not in content
+            assert secret.rpartition(".")[2].encode() not in content
+
+
+async def test_a_name_that_somebody_holds_is_not_given_to_another(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        await service.enrolled((await service.minted()).token, new_request()[1])
+        with pytest.raises(Conflict, match="a node named n holds a credential: choose another --name"):
+            await service.enrolled((await service.minted()).token, new_request()[1])
+
+
+async def test_a_trainer_joins_for_one_policy(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted("trainer", name="solver")
+        credential = await service.enrolled(minted.token, new_request()[1], name="solver")
+        assert (claims_of(credential).role, claims_of(credential).name) == (Role.TRAINER, "solver")
+        with pytest.raises(InvalidInput, match="has no policy 'judge' to train; it has solver, verifier"):
+            await service.minted("trainer", name="judge")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"role": "admin"}, "'admin' is no role to join as"),
+        ({"role": "node", "pool": ""}, "PoolId '' is not a name"),
+        ({"role": "node", "pool": "gpu", "name": "no name"}, "is not a name"),
+        ({"role": "viewer", "name": ""}, "is not a name"),
+        ({"role": "viewer", "name": "eve", "pool": "gpu"}, "a viewer joins no pool"),
+        ({"role": "node", "pool": "gpu", "valid_s": 1e9}, "cannot be good for 1e"),
+        ({"role": "node", "pool": "gpu", "valid_s": float("nan")}, "cannot be good for nan s"),
+        ({"role": "node", "pool": "gpu", "reason": " "}, "needs the reason"),
+    ],
+)
+async def test_a_token_that_nobody_could_join_with_is_not_minted(
+    tmp_path: Path, options: dict[str, Any], match: str
+) -> None:
+    async with dataflow(tmp_path) as service:
+        with pytest.raises(InvalidInput, match=match):
+            await service.control.mint_join_token(**{**MINTED, **options})
+
+
+@pytest.mark.parametrize("request_", [b"", b"garbage", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"])
+async def test_a_signing_request_that_is_none_costs_the_token_nothing(tmp_path: Path, request_: bytes) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted()
+        with pytest.raises(InvalidInput, match="signing request"):
+            await service.enrolled(minted.token, request_)
+        await service.enrolled(minted.token, new_request()[1])
+
+
+async def test_who_acts_is_who_holds_the_credential_whatever_the_request_says(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted("operator", name="olga")
+        credential = await service.enrolled(minted.token, new_request()[1], name="olga")
+        async with dial(service.address, token=credential) as link:
+            client = ControlPlaneClient(link)
+            await client.pause_flow(config().flows and "train-solver", is_paused=True, actor="ann", reason="lunch")  # type: ignore[arg-type]  # a flow's id
+        assert await service.events("flow_paused") == ["flow_paused: by operator olga: lunch"]
+
+
+async def test_a_result_of_a_task_that_another_node_holds_counts_for_nothing(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        holder_credential = await service.enrolled((await service.minted()).token, new_request()[1], name="holder")
+        thief_credential = await service.enrolled((await service.minted()).token, new_request()[1], name="thief")
+        async with node(service, holder_credential) as holder, node(service, thief_credential) as thief:
+            held, thieves = (await holder.join(own("holder"))).node, (await thief.join(own("thief"))).node
+            (task, *_) = (await holder.lease(held, 1, wait_s=1)).tasks
+            with pytest.raises(NotPermitted, match="for node thief only"):
+                await thief.push(held, [make.episode(task.id, node=held)])
+            assert await thief.push(thieves, [make.episode(task.id, node=thieves)]) == ("late",)
+            assert await thief.hand_back(thieves, []) == ()
+            with pytest.raises(NotPermitted):
+                await thief.leave(NodeId("holder.1"), reason="mischief")
+            assert await holder.push(held, [make.episode(task.id, node=held)]) == ("accepted",)
+        assert any("never held" in event for event in await service.events("push_refused"))
+
+
+async def test_a_result_counts_although_the_lease_ran_out_and_the_node_joined_again(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        credential = await service.enrolled((await service.minted()).token, new_request()[1])
+        async with node(service, credential) as client:
+            first = (await client.join(own("n"))).node
+            (task, *_) = (await client.lease(first, 1, wait_s=1)).tasks
+            again = (await client.join(own("n"))).node  # what it held goes back to the queue
+            assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)

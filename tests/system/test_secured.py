@@ -1,0 +1,312 @@
+"""A whole run over mutual TLS with certificates of its own authority, and those whom it keeps out."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.access.authority import Authority, new_request
+from astraflow.access.callers import Caller, Role
+from astraflow.access.credentials import Seal, new_id
+from astraflow.client.badge import badge_for
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, Unavailable
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.reports import Report
+from astraflow.dataflow.config import DataflowConfig
+from astraflow.dataflow.service import serve as serve_dataflow
+from astraflow.raas.config import RaasConfig
+from astraflow.raas.service import serve as serve_node
+from astraflow.runtime import logs
+from astraflow.runtime.service import leaves
+from astraflow.trainer.config import TrainerConfig
+from astraflow.trainer.service import serve as serve_trainer
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.service import running as weights_running
+from astraflow.weights.signing import SigningKey
+from astraflow.wire.channel import ClientTls, Link, authority_client_tls, dial
+from astraflow.wire.server import Listen, authority_tls, serving
+from tests.dataflow.running import config, facts
+from tests.dataflow.test_joining import MovableClock
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "canary-run-token-4711"
+SOLVER = PolicyId("solver")
+MINTED: dict[str, Any] = {"actor": "ann", "reason": "more nodes"}
+ENGINE = {"kind": "scripted", "first_token_s": {"mean": 0.001}, "tokens": {"mean": 8}, "tokens_per_s": 0, "swap_s": 0}
+
+
+@dataclass(kw_only=True)
+class Secured:
+    """A run's services, and the view of who holds the run token beside its authority."""
+
+    authority: Authority
+    signing: SigningKey
+    dataflow: str
+    weights: str
+    clock: MovableClock
+    link: Link
+    control: ControlPlaneClient
+    directory: Path
+
+    async def minted(self, role: str, *, pool: str = "", name: str = "") -> tuple[str, str]:
+        """Where to join, and the token."""
+        token = await self.control.mint_join_token(role, pool=pool, name=name, **MINTED)
+        return f"127.0.0.1:{token.port}", token.token
+
+    async def until(self, holds: Callable[[Report], bool]) -> Report:
+        deadline = time.monotonic() + 30
+        while not holds(report := await self.control.report()):
+            assert time.monotonic() < deadline, report
+            await asyncio.sleep(0.05)
+        return report
+
+    async def node(self, name: str) -> asyncio.Task[None]:
+        address, token = await self.minted("node", pool="gpu")
+        chosen = RaasConfig(name=name, pool="gpu", capacity=8, engine=ENGINE)
+        return asyncio.create_task(serve_node(chosen, dataflow=address, token=token, tls=None, stop=asyncio.Event()))
+
+
+def run_config() -> DataflowConfig:
+    """Prompts that the scripted engine can answer."""
+    run = config()
+    flows = {name: flow.model_copy(update={"dataset": {"kind": "scripted"}}) for name, flow in run.flows.items()}
+    return run.model_copy(update={"flows": flows})
+
+
+@asynccontextmanager
+async def secured(directory: Path) -> AsyncIterator[Secured]:
+    authority, signing, clock = Authority.made(directory / "authority", run="test"), SigningKey.made(), MovableClock()
+
+    def listen() -> Listen:
+        return Listen(token=TOKEN, tls=authority_tls(authority, "127.0.0.1"), authority=authority, drain_s=0.2)
+
+    stop = asyncio.Event()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    store = weights_running(WeightsConfig(), listen=listen(), directory=directory / "weights", trusted=signing.public)
+    async with store as weights:
+        dataflow = asyncio.create_task(
+            serve_dataflow(
+                run_config(),
+                listen=listen(),
+                directory=directory / "dataflow",
+                weights_address=weights,
+                weights_key=signing.public.raw,
+                stop=stop,
+                on_ready=ready.set_result,
+                clock=clock,
+            )
+        )
+        try:
+            async with dial(await ready, token=TOKEN, tls=authority_client_tls(authority)) as link:
+                yield Secured(
+                    authority=authority,
+                    signing=signing,
+                    dataflow=await ready,
+                    weights=weights,
+                    clock=clock,
+                    link=link,
+                    control=ControlPlaneClient(link),
+                    directory=directory,
+                )
+        finally:
+            stop.set()
+            await dataflow
+
+
+@asynccontextmanager
+async def training(run: Secured, *nodes: str) -> AsyncIterator[dict[str, asyncio.Task[None]]]:
+    """A trainer and nodes, each of which joined with a token of its own."""
+    address, token = await run.minted("trainer", name="solver")
+    trainer = TrainerConfig(
+        policy="solver", model={"kind": "scripted"}, backend={"kind": "scripted", "step_s": 0.0, "width": 16}
+    )
+    tasks = {
+        "trainer": asyncio.create_task(
+            serve_trainer(
+                trainer,
+                dataflow=address,
+                token=token,
+                tls=None,
+                directory=run.directory / "trainer",
+                stop=asyncio.Event(),
+                signing=run.signing,
+            )
+        )
+    }
+    tasks |= {name: await run.node(name) for name in nodes}
+    try:
+        yield tasks
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+async def test_a_run_trains_and_who_is_retired_is_out_at_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(level="DEBUG", as_json=True)
+    async with secured(tmp_path) as run, training(run, "n1", "n2") as tasks:
+        await run.until(lambda report: report.streams[0].steps >= 3 and len(report.nodes) == 2)
+        store = WeightPlaneClient(dial(run.weights, token=TOKEN, tls=authority_client_tls(run.authority)))
+        run.signing.public.check((await store.plan(SOLVER, have=None)).manifest)
+        await store._link.close()
+
+        said = await run.control.revoke_credential("node", "n2", actor="ann", reason="not needed")
+        assert said.startswith("node n2 is let in no more")
+        async with asyncio.timeout(10):
+            await asyncio.wait({tasks["n2"]})
+        problem = tasks["n2"].exception()
+        assert isinstance(problem, BaseExceptionGroup)
+        assert {type(leaf) for leaf in leaves(problem)} == {NotAuthenticated}
+        assert "was revoked" in str(leaves(problem)[0])
+
+        steps = (await run.control.report()).streams[0].steps
+        report = await run.until(lambda report: report.streams[0].steps >= steps + 3)
+        assert [node.facts.name for node in report.nodes if node.state.value == "ready"] == ["n1"]
+        assert not tasks["trainer"].done()
+    shown = "".join(capfd.readouterr()) + repr(report)
+    assert "canary" not in shown
+    assert "afc." not in shown
+    assert "afj." not in shown
+    assert "PRIVATE KEY" not in shown
+
+
+async def test_the_weight_store_knows_whom_dataflow_retired(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("node", pool="gpu")
+        dataflow, badge = await badge_for(address, token=token, role=Role.NODE, name="n", pool="gpu")
+        async with badge.dial(run.weights) as link, badge.dial(dataflow) as data_link:
+            assert await WeightPlaneClient(link).versions(SOLVER) == ()
+            welcome = await NodeDataClient(data_link).join(replace(facts("n"), pool=PoolId("gpu")))
+            await NodeDataClient(data_link).leave(welcome.node, reason="done")
+            with pytest.raises(NotAuthenticated, match="was revoked"):
+                await WeightPlaneClient(link).versions(SOLVER)
+
+
+async def test_a_certificate_is_renewed_without_dropping_what_is_under_way(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("node", pool="gpu")
+        dataflow, badge = await badge_for(address, token=token, role=Role.NODE, name="n", pool="gpu")
+        async with badge.dial(dataflow) as link, badge.dial(run.weights) as store:
+            client = NodeDataClient(link)
+            welcome = await client.join(replace(facts("n"), pool=PoolId("gpu")))
+            first = link._tls
+            while (await client.lease(welcome.node, 64, wait_s=0)).tasks:
+                pass  # until there is nothing to lease, so that the next one waits
+            waiting = asyncio.create_task(client.lease(welcome.node, 1, wait_s=1.0))
+            watching = asyncio.create_task(first_version(WeightPlaneClient(store)))
+            await asyncio.sleep(0.2)
+            await badge.renew(link)
+            assert link._tls != first
+            assert (await client.lease(welcome.node, 1, wait_s=0)).tasks == ()
+            assert (await waiting).tasks == ()
+            with pytest.raises(Unavailable, match="was made anew"):
+                await watching
+
+
+async def test_a_certificate_that_has_expired_by_the_services_clock_is_refused(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("node", pool="gpu")
+        dataflow, badge = await badge_for(address, token=token, role=Role.NODE, name="n", pool="gpu")
+        async with badge.dial(dataflow) as link:
+            await NodeDataClient(link).join(replace(facts("n"), pool=PoolId("gpu")))
+            run.clock.ahead_s = 24 * 3600 + 1
+            with pytest.raises(NotAuthenticated, match=r"has expired: mint a join token"):
+                await NodeDataClient(link).join(replace(facts("n"), pool=PoolId("gpu")))
+
+
+async def first_version(store: WeightPlaneClient) -> None:
+    async for _ in store.watch(SOLVER, after=None):
+        return
+
+
+def shown(authority: Authority, *, holder: Caller) -> ClientTls:
+    key, request = new_request()
+    return ClientTls(ca=authority.pem, certificate=authority.for_caller(request, holder), key=key)
+
+
+def holder(name: str = "n", *, life_s: float = 3600) -> Caller:
+    return Caller(id=new_id(), role=Role.NODE, expires_at=time.time() + life_s, name=name, pool="gpu")
+
+
+async def test_a_certificate_that_has_expired_says_so(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        late = holder(life_s=-60)
+        tls = shown(run.authority, holder=late)
+        async with dial(run.dataflow, token=Seal(TOKEN).text(late), tls=tls) as link:
+            with pytest.raises(NotAuthenticated, match=r"the own certificate expired at .* join again"):
+                await NodeDataClient(link).join(facts("n"))
+
+
+async def test_a_credential_does_not_go_with_the_certificate_of_another(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        one, other, again = holder("one"), holder("other"), holder("one")
+        for token, certificate in (
+            (Seal(TOKEN).text(one), other),
+            (Seal(TOKEN).text(one), again),
+            (TOKEN, one),
+        ):
+            async with dial(run.dataflow, token=token, tls=shown(run.authority, holder=certificate)) as link:
+                with pytest.raises(NotAuthenticated, match="both must be of one holder"):
+                    await ControlPlaneClient(link).report()
+
+
+async def test_an_authority_of_another_run_is_neither_believed_nor_let_in(tmp_path: Path) -> None:
+    stranger = Authority.made(tmp_path / "stranger", run="other")
+    async with secured(tmp_path) as run:
+        theirs = authority_client_tls(stranger)
+        async with dial(run.dataflow, token=TOKEN, tls=theirs) as link:
+            with pytest.raises(NotAuthenticated, match="is not good for this caller"):
+                await ControlPlaneClient(link).report()
+        async with dial(run.dataflow, token=TOKEN, tls=replace(theirs, ca=run.authority.pem)) as link:
+            with pytest.raises(NotAuthenticated, match="does not take the certificate of this caller"):
+                await ControlPlaneClient(link).report()
+        address, _ = await run.minted("node", pool="gpu")
+        with pytest.raises(NotAuthenticated, match=r"is of another authority than the pinned .* nothing was sent"):
+            await badge_for(address, token=TOKEN, ca_hash=stranger.pin, role=Role.NODE, name="n", pool="gpu")
+        _, token = await run.minted("node", pool="gpu")
+        with pytest.raises(InvalidInput, match="they are of two runs"):
+            await badge_for(address, token=token, ca_hash=stranger.pin, role=Role.NODE, name="n")
+
+
+async def test_without_tls_or_without_a_certificate_it_is_said_what_to_do(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        cases = {"speaks TLS, and was dialled without": None, "wants a certificate": ClientTls(ca=run.authority.pem)}
+        for match, tls in cases.items():
+            for address in (run.dataflow, run.weights):
+                async with dial(address, token=TOKEN, tls=tls) as link:
+                    with pytest.raises(NotAuthenticated, match=match):
+                        await WeightPlaneClient(link).versions(SOLVER)
+
+
+async def test_the_run_token_with_the_pin_joins_too_and_where_one_joins_there_is_nothing_else(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, _ = await run.minted("node", pool="gpu")
+        dataflow, badge = await badge_for(
+            address, token=TOKEN, ca_hash=run.authority.pin, role=Role.NODE, name="n", pool="local"
+        )
+        assert dataflow == run.dataflow
+        async with badge.dial(dataflow) as link:
+            assert (await NodeDataClient(link).join(facts("n"))).node == "n.1"
+            with pytest.raises(NotPermitted):
+                await ControlPlaneClient(link).report()
+        async with dial(address, token=TOKEN, tls=ClientTls(ca=run.authority.pem)) as link:
+            with pytest.raises(Exception, match="Method not found"):
+                await ControlPlaneClient(link).report()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::"])  # noqa: S104 (refused, which is the point)
+async def test_beyond_loopback_tls_is_wanted(host: str) -> None:
+    with pytest.raises(InvalidInput, match=r"refusing to listen on .* without TLS"):
+        async with serving(Listen(host=host, token=TOKEN)):
+            pass
