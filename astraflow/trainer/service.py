@@ -119,9 +119,7 @@ async def _learn(
             await learner.keep(progress)
         async with (
             badge.dial(welcome.weights_address) as weights_link,
-            Publisher(
-                WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing
-            ) as publisher,
+            Publisher(WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing) as publisher,
         ):
             loop = TrainerLoop(
                 policy=policy,

@@ -1,0 +1,26 @@
+"""Named regressions of others' advisories: bytes that arrive are parsed, never executed, and no shell is in between."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [path for room in ("astraflow", "web", "maintainer") for path in (ROOT / room).rglob("*.py")]
+
+MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+CALLS = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "torch.load", "yaml.load"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_module_can_execute_what_it_reads(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.partition(".")[0] for alias in node.names} & MODULES
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").partition(".")[0] not in MODULES
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            assert name not in CALLS, f"line {node.lineno}: {name}"
+            shell = [word.value for word in node.keywords if word.arg == "shell"]
+            assert all(isinstance(value, ast.Constant) and value.value is False for value in shell)
