@@ -1,6 +1,8 @@
 """A whole run over mutual TLS with certificates of its own authority, and those whom it keeps out."""
 
 import asyncio
+import stat
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,6 +37,7 @@ from astraflow.wire.channel import ClientTls, Link, authority_client_tls, dial
 from astraflow.wire.server import Listen, authority_tls, serving
 from tests.dataflow.running import config, facts
 from tests.dataflow.test_joining import MovableClock
+from tests.system.processes import ROOT, command
 
 pytestmark = pytest.mark.anyio
 
@@ -310,3 +313,17 @@ async def test_beyond_loopback_tls_is_wanted(host: str) -> None:
     with pytest.raises(InvalidInput, match=r"refusing to listen on .* without TLS"):
         async with serving(Listen(host=host, token=TOKEN)):
             pass
+
+
+@pytest.mark.slow
+def test_a_run_over_mutual_tls_by_the_command_line_learns_and_tells_no_secret(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ["run", "smoke", "--tls", "--headless", "--limit-s", "90", "--no-web", "--run-dir", str(run)]
+    ran = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    secrets = [(run / "token").read_text(), (run / "weights.key").read_text(), "PRIVATE KEY", "afc.", "afj."]
+    said = ran.stdout + ran.stderr + "".join(log.read_text() for log in (run / "logs").iterdir())
+    assert [secret for secret in secrets if secret in said] == []
+    assert {stat.S_IMODE((run / name).stat().st_mode) for name in ("token", "weights.key", "authority/ca.key")} == {
+        0o600
+    }
