@@ -2,7 +2,7 @@
 
 An encoded delta, little-endian: a head
 
-    magic "AFDELTA1" | base root hash 32 | target root hash 32 | buffer bytes u64 | blocks u32 | 0 u32
+    magic "AFDELTA2" | base root hash 32 | target root hash 32 | buffer bytes u64 | blocks u32 | 0 u32
     | xxh3 of the above u64
 
 then blocks in ascending order, each
@@ -11,7 +11,8 @@ then blocks in ascending order, each
     | xxh3 of the above and the payload u64 | payload
 
 Ranges without a block did not change. Level 0 (`raw`) holds the new bits themselves; higher levels say how to get there
-from the old ones. Blocks depend on nothing but their own range, so they are coded, checked and applied in parallel.
+from the old ones (`blocks`). Blocks depend on nothing but their own range, so they are coded, checked and applied in
+parallel. docs/weight_format.md has the format in full.
 """
 
 import struct
@@ -27,14 +28,14 @@ from xxhash import xxh3_64_intdigest
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Manifest
-from astraflow.weights import fast
-from astraflow.weights.fast import MAX_BLOCK_ELEMENTS
+from astraflow.weights.bands import MAX_BANDS
+from astraflow.weights.blocks import MAX_BLOCK_ELEMENTS, apply_block, encode_block
 from astraflow.weights.tensors import BITS, HASH_BYTES, BitArray, Buffer, has_same_layout, runs
 
-BLOCK_ELEMENTS = 2**20
-"""Elements of a block: large enough for good statistics, small enough for the cache."""
+BLOCK_ELEMENTS = MAX_BLOCK_ELEMENTS
+"""Elements of a block: enough of them for what does not depend on their number to be little."""
 
-_MAGIC = b"AFDELTA1"
+_MAGIC = b"AFDELTA2"
 _HEAD = struct.Struct(f"<8s{HASH_BYTES}s{HASH_BYTES}sQII")
 _BLOCK = struct.Struct("<BBHIQII")
 _CHECKSUM = struct.Struct("<Q")
@@ -47,7 +48,15 @@ class Level(IntEnum):
     """How a block is coded."""
 
     RAW = 0
+    """The new bits themselves."""
     FAST = 1
+    """Steps of the changed elements, in few bands."""
+    DENSE = 2
+    """The same in as many bands as pay: smaller, and slower."""
+
+
+BANDS = {Level.FAST: 2, Level.DENSE: MAX_BANDS}
+"""How many bands of magnitudes a block is told apart in, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +95,18 @@ def encode_delta(
     target: Manifest,
     new: Buffer,
     *,
+    level: Level = Level.FAST,
     workers: int = 1,
     block_elements: int = BLOCK_ELEMENTS,
 ) -> bytes:
-    """The delta from `old` to `new`, at level `fast` with raw blocks where that is smaller.
+    """The delta from `old` to `new`, with raw blocks where that is smaller.
 
     Raises: InvalidInput when the two versions do not have the same layout.
     """
     if not has_same_layout(base, target):
         raise InvalidInput(f"no delta leads from version {base.version} to {target.version}: their tensors differ")
     pieces = _pieces(target, old, new, block_elements=block_elements)
-    coded = list(_spread(lambda piece: _encode(*piece), pieces, workers=workers))
+    coded = list(_spread(lambda piece: _encode(*piece, level=level), pieces, workers=workers))
     blocks = [block for block in coded if block]
     head = _HEAD.pack(_MAGIC, base.root_hash, target.root_hash, target.size_bytes, len(blocks), 0)
     return b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
@@ -138,8 +148,8 @@ def _pieces(
             yield run.offset + start * run.width, before[chosen], after[chosen]
 
 
-def _encode(offset: int, old: BitArray, new: BitArray) -> bytes:
-    payload, level = fast.encode_block(old, new), Level.FAST
+def _encode(offset: int, old: BitArray, new: BitArray, *, level: Level) -> bytes:
+    payload = encode_block(old, new, bands=BANDS[level])
     if not payload:
         return b""
     if len(payload) >= new.nbytes:
@@ -186,8 +196,8 @@ def _check_ranges(blocks: Iterable[_Block], target: Manifest) -> None:
 def _apply(block: _Block, buffer: Buffer) -> Patch:
     bits = buffer[block.offset : block.offset + block.elements * block.width].view(BITS[block.width])
     match block.level:
-        case Level.FAST:
-            positions = fast.apply_block(block.payload, bits)
+        case Level.FAST | Level.DENSE:
+            positions = apply_block(block.payload, bits)
         case Level.RAW:
             positions = _replace(block.payload, bits)
         case _:

@@ -6,9 +6,8 @@ signed zeros included) and steps wrap around, so any pattern can be reached from
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from astraflow.weights.tensors import BITS, BitArray
+from astraflow.weights.tensors import BitArray
 
 
 def zigzag_steps(old: BitArray, new: BitArray) -> BitArray:
@@ -33,21 +32,6 @@ def take_steps(old: BitArray, folded: BitArray) -> BitArray:
     step ^= np.negative(folded & one)
     step += _ordered(old, top)
     return _unordered(step, top)
-
-
-def planes(values: BitArray) -> list[npt.NDArray[np.uint8]]:
-    """Values as byte planes, least significant first, without the leading ones that are all zero."""
-    used = (int(values.max(initial=0)).bit_length() + 7) // 8
-    return [(values >> values.dtype.type(8 * place)).astype(np.uint8) for place in range(used)]
-
-
-def from_planes(given: list[npt.NDArray[np.uint8]], *, width: int, count: int) -> BitArray:
-    """The inverse of `planes`: unsigned integers of `width` bytes `[count]`."""
-    dtype = BITS[width]
-    values = given[0].astype(dtype) if given else np.zeros(count, dtype=dtype)
-    for place, plane in enumerate(given[1:], start=1):
-        values |= plane.astype(dtype) << dtype.type(8 * place)
-    return values
 
 
 def _ordered(bits: BitArray, top: int) -> BitArray:

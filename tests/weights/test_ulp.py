@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from astraflow.weights.tensors import BITS
-from astraflow.weights.ulp import from_planes, planes, take_steps, zigzag_steps
+from astraflow.weights.ulp import take_steps, zigzag_steps
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -35,13 +35,3 @@ def test_the_two_zeros_are_neighbours() -> None:
     negative, positive = np.array([0x8000], dtype="<u2"), np.array([0], dtype="<u2")
 
     assert zigzag_steps(negative, positive).tolist() == [2]
-
-
-@pytest.mark.parametrize(("largest", "expected"), [(0, 0), (255, 1), (256, 2), (0xFFFFFF, 3), (0xFFFFFFFF, 4)])
-def test_planes_leave_out_leading_zeros(largest: int, expected: int) -> None:
-    values = np.array([0, largest, largest // 3], dtype="<u4")
-
-    split = planes(values)
-
-    assert len(split) == expected
-    assert np.array_equal(from_planes(split, width=4, count=3), values)
