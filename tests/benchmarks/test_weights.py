@@ -1,0 +1,55 @@
+"""The benchmark itself works: all codecs agree on small versions, and sizes are in the order that is claimed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.contract.weights import Dtype
+from astraflow.weights.chunks import chunk_at
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.store import opened
+from tests.benchmarks.weights.__main__ import measure, plot, recorded_table, table
+from tests.benchmarks.weights.codecs import CODECS
+from tests.benchmarks.weights.updates import Pair, Training, pair_of, recorded, spans
+from tests.weights.versions import POLICY, delta_file, full_file, layout, snapshot, stepped
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """The first elements of a step that changes one of a hundred."""
+    old, new = Training(size_bytes=2).pair(0.01).bits
+    return pair_of(old[:300_000], new[:300_000])
+
+
+def test_every_codec_leads_to_the_target_in_the_expected_order(pair: Pair) -> None:
+    found = {row.codec: row for row in measure(pair, CODECS, repeat=1)}
+
+    assert found["index64 + value"].bytes_per_changed == pytest.approx(10)
+    assert found["index + value"].bytes_per_changed == pytest.approx(6)
+    assert found["fast"].bytes_per_changed < 1.15
+    assert found["dense"].bytes_per_changed < 0.95
+    assert found["dense"].density == pytest.approx(0.01, abs=0.001)
+    assert "| dense |" in table(list(found.values()))
+    assert "</svg>" in plot(list(found.values()))
+
+
+def test_recorded_versions_are_those_of_the_store(tmp_path: Path) -> None:
+    tensors = [snapshot(0, {"weight": (Dtype.BFLOAT16, (64, 48))})]
+    while len(tensors) < 5:
+        tensors.append(stepped(tensors[-1], seed=len(tensors)))
+    versions = [layout(version, number) for number, version in enumerate(tensors)]
+    with opened(tmp_path, WeightsConfig(anchor_every=3)) as store:
+        for number, version in enumerate(versions):
+            transfer, data = delta_file(versions[number - 1], version) if number else full_file(*version)
+            incoming = store.begin(version[0], transfer)
+            assert incoming is not None
+            incoming.add(chunk_at(0, data))
+            assert incoming.take()
+            store.tidy(POLICY)
+
+    found = recorded(tmp_path / POLICY)
+
+    assert [np.array_equal(buffer, kept) for (_, buffer), (_, kept) in zip(found, versions, strict=True)] == [True] * 5
+    assert [(pair.base.version, pair.target.version) for pair in spans(found, 2)] == [(1, 3)]
+    assert "| 1 | 3 |" in recorded_table(tmp_path / POLICY, [1, 32])

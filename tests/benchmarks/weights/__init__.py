@@ -1,0 +1,1 @@
+"""How small deltas are, and how fast: see `__main__`."""

@@ -1,0 +1,131 @@
+"""Pairs of versions to encode: made by an optimizer on synthetic gradients, or recorded by the store of a real run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.weights import Dtype, Manifest
+from astraflow.weights.delta import apply_delta
+from astraflow.weights.records import decode_record
+from astraflow.weights.recovery import file_path
+from astraflow.weights.tensors import BitArray, Buffer, build_layout, runs
+
+FloatArray = npt.NDArray[np.float32]
+_SIDE = 2048
+_STEPS = 24
+"""Of the optimizer, before and with the one that is looked at: its first moment has settled by then."""
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two versions of the same tensors."""
+
+    base: Manifest
+    old: Buffer
+    target: Manifest
+    new: Buffer
+
+    @property
+    def bits(self) -> tuple[BitArray, BitArray]:
+        """The elements of both, where all tensors have one width."""
+        (run,) = runs(self.target)
+        return run.bits(self.old), run.bits(self.new)
+
+    @property
+    def changed(self) -> int:
+        """Elements that differ."""
+        return sum(int(np.count_nonzero(run.bits(self.old) != run.bits(self.new))) for run in runs(self.target))
+
+    @property
+    def elements(self) -> int:
+        """All elements."""
+        return sum(run.elements for run in runs(self.target))
+
+
+class Training:
+    """bfloat16 roundings of float32 masters under Adam.
+
+    Masters: matrices of `[2048, 2048]`, normal, each with a spread around 0.02. Gradients: noise, plus an outer product
+    that changes slowly, scaled by row and column. They do not depend on the weights, so one run of Adam gives the
+    versions for every learning rate.
+    """
+
+    def __init__(self, *, size_bytes: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self._matrices = [_trained(rng) for _ in range(max(1, size_bytes // (2 * _SIDE**2)))]
+
+    def pair(self, density: float) -> Pair:
+        """The last step at the learning rate at which that share of the elements changes."""
+        low, high = 1e-9, 1e-3
+        for _ in range(30):
+            rate = (low * high) ** 0.5
+            old, new = (_rounded(self._matrices[0], rate, sum_) for sum_ in (1, 2))
+            low, high = (rate, high) if float(np.mean(old != new)) < density else (low, rate)
+        old, new = (np.concatenate([_rounded(found, rate, sum_) for found in self._matrices]) for sum_ in (1, 2))
+        return pair_of(old, new)
+
+
+def pair_of(old: BitArray, new: BitArray) -> Pair:
+    """Two versions of one bfloat16 tensor."""
+    (base, before), (target, after) = (
+        build_layout(
+            {"weight": (Dtype.BFLOAT16, (len(bits),), bits)}, policy=PolicyId("solver"), version=Version(number)
+        )
+        for number, bits in enumerate((old, new))
+    )
+    return Pair(base=base, old=before, target=target, new=after)
+
+
+def recorded(folder: Path) -> list[tuple[Manifest, Buffer]]:
+    """Every version that a stopped store kept for one policy, oldest first."""
+    versions: list[tuple[Manifest, Buffer]] = []
+    for path in sorted(folder.glob("*.record")):
+        record = decode_record(path.read_bytes())
+        if record.full is not None:
+            buffer = np.fromfile(file_path(folder, record.full), dtype=np.uint8)
+        elif record.delta is not None and versions and versions[-1][0].version == record.delta.base:
+            buffer = versions[-1][1].copy()
+            apply_delta(file_path(folder, record.delta).read_bytes(), record.manifest, buffer)
+        else:
+            continue  # its base was forgotten: the first versions after an anchor that is gone
+        versions.append((record.manifest, buffer))
+    return versions
+
+
+def spans(versions: Sequence[tuple[Manifest, Buffer]], behind: int) -> Iterator[Pair]:
+    """Pairs that many versions apart, back to back, without the first version: it is the same for all."""
+    for start in range(1, len(versions) - behind, behind):
+        (base, old), (target, new) = versions[start], versions[start + behind]
+        yield Pair(base=base, old=old, target=target, new=new)
+
+
+def _trained(rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Masters, and what was taken from them, in units of the learning rate, before the last step and after it."""
+    spread = 0.02 * np.exp(0.3 * rng.standard_normal())
+    masters = (rng.standard_normal((_SIDE, _SIDE), dtype=np.float32) * spread).astype(np.float32)
+    rows, columns = (np.exp(0.7 * rng.standard_normal(size)).astype(np.float32) for size in ((_SIDE, 1), (1, _SIDE)))
+    steady = [rng.standard_normal(size, dtype=np.float32) for size in ((_SIDE, 1), (1, _SIDE))]
+    first, second, moved, before = (np.zeros_like(masters) for _ in range(4))
+    for step in range(1, _STEPS + 1):
+        left, right = (0.7 * (side + rng.standard_normal(side.shape, dtype=np.float32)) for side in steady)
+        gradient = rng.standard_normal(masters.shape, dtype=np.float32)
+        gradient += 0.3 * left * right
+        gradient *= rows * columns
+        first += (1 - _BETAS[0]) * (gradient - first)
+        gradient *= gradient
+        second += (1 - _BETAS[1]) * (gradient - second)
+        before[:] = moved
+        moved += (first / (1 - _BETAS[0] ** step)) / (np.sqrt(second / (1 - _BETAS[1] ** step)) + _EPSILON)
+    return masters, before, moved
+
+
+def _rounded(found: tuple[FloatArray, FloatArray, FloatArray], rate: float, which: int) -> BitArray:
+    """bfloat16 bits, rounded to nearest, ties to even."""
+    bits = (found[0] - np.float32(rate) * found[which]).view("<u4").reshape(-1)
+    bits += ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
+    return (bits >> np.uint32(16)).astype("<u2")
