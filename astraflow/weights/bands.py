@@ -47,17 +47,22 @@ def keys_of(bits: BitArray) -> npt.NDArray[np.uint8]:
     return np.right_shift(bits, bits.dtype.type(8 * width - 9)).astype(np.uint8)
 
 
-def differing(old: BitArray, new: BitArray) -> IndexArray:
-    """Positions at which the two differ: `flatnonzero(old != new)`, in less than half the time where they seldom do.
-
-    Numpy looks for one true element after the other when less than a tenth of them are true. Here words of 64 bits that
-    have any are found first, then bytes, then bits, each among enough others to be found without branches.
-    """
+def differing(old: BitArray, new: BitArray) -> npt.NDArray[np.uint64]:
+    """A bitmap of the elements that differ, in words of 64."""
     words = np.zeros(-(-len(old) // 64), dtype=_WORD)
     for start in range(0, len(old), _CHUNK):
         packed = np.packbits(old[start : start + _CHUNK] != new[start : start + _CHUNK], bitorder="little")
         words.view(np.uint8)[start // 8 : start // 8 + len(packed)] = packed
-    if 10 * int(np.bitwise_count(words).sum(dtype=np.int64)) > len(old):
+    return words
+
+
+def positions_in(words: npt.NDArray[np.uint64]) -> IndexArray:
+    """Positions of the set bits of a bitmap, sorted.
+
+    Numpy looks for one true element after the other when less than a tenth of them are true. Here words of 64 bits that
+    have any are found first, then bytes, then bits, each among enough others to be found without branches.
+    """
+    if 10 * int(np.bitwise_count(words).sum(dtype=np.int64)) > 64 * len(words):
         return np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_))
     word = np.flatnonzero(words != 0)
     octets = words[word].view(np.uint8)

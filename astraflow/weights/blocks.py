@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.contract.errors import CorruptData
-from astraflow.weights.bands import KEYS, MAX_BANDS, BandOrder, choose_bands, differing, keys_of
+from astraflow.weights.bands import KEYS, MAX_BANDS, BandOrder, choose_bands, differing, keys_of, positions_in
 from astraflow.weights.listings import Entry, groups_of, listing_of, read_chosen, read_entry
 from astraflow.weights.streams import MAX_LOW_BITS, ByteArray, Reader, ValueArray, decode_rice, number, packed
 from astraflow.weights.tensors import BitArray
@@ -29,7 +29,7 @@ def encode_block(old: BitArray, new: BitArray, *, bands: int) -> bytes:
 
     Empty when nothing changed.
     """
-    changed = differing(old, new)
+    changed = positions_in(differing(old, new))
     if not len(changed):
         return b""
     before = old[changed]

@@ -215,7 +215,7 @@ def _replace(payload: memoryview, bits: BitArray) -> npt.NDArray[np.int64]:
 
 
 def _spread(work: Callable[[Item], Result], items: Iterable[Item], *, workers: int) -> Iterable[Result]:
-    """Work through items in order, on several threads when asked: numpy, zstd and xxhash let go of the interpreter."""
+    """Work through items in order, on several threads when asked."""
     if workers == 1:
         return map(work, items)
     with ThreadPoolExecutor(workers) as pool:

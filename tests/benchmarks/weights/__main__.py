@@ -4,9 +4,11 @@
     python -m tests.benchmarks.weights --recorded RUN/weights/POLICY [--behind 1 8 32]
 
 The first works on bfloat16 weights under a real Adam with synthetic gradients (`updates.Training`), at learning rates
-that make the asked-for shares of the elements change. GB/s are of model bytes, one thread, the best of several rounds
-in which all codecs take turns; decoding is always into the weights in place, so that `apply` is all of it. Every
-result is compared with the target, bit for bit. The second works on versions that the store of a real run has kept:
+that make the asked-for shares of the elements change. GB/s are of model bytes for a second of one core's time, the best
+of several rounds in which all codecs take turns; decoding is always into the weights in place, so that `apply` is all
+of it. Every result is compared with the target, bit for bit. `--threads` has the same by the clock, for both levels on
+that many threads: it needs a machine on which nothing else runs. `--recorded` works on versions that the store of a
+real run has kept:
 
     astraflow run reverse/small_steps --headless --no-web --run-dir RUN
 """
@@ -26,7 +28,7 @@ import numpy as np
 from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.weights.tensors import tensor_hashes
 from tests.benchmarks.plot import Curve, line_plot
-from tests.benchmarks.weights.codecs import CODECS, ON_TWO_THREADS, Codec
+from tests.benchmarks.weights.codecs import CODECS, Codec, levels
 from tests.benchmarks.weights.updates import Pair, Training, recorded, spans
 
 Result = TypeVar("Result")
@@ -45,7 +47,9 @@ class Measured:
     apply_gb_per_s: float
 
 
-def measure(pair: Pair, codecs: Mapping[str, Codec], *, repeat: int) -> list[Measured]:
+def measure(
+    pair: Pair, codecs: Mapping[str, Codec], *, repeat: int, clock: Callable[[], float] = time.thread_time
+) -> list[Measured]:
     """All codecs on one pair, taking turns; the best time of each. Raises: ValueError when one is wrong."""
     changed = pair.changed
     encode_s = dict.fromkeys(codecs, float("inf"))
@@ -53,10 +57,10 @@ def measure(pair: Pair, codecs: Mapping[str, Codec], *, repeat: int) -> list[Mea
     sizes: dict[str, int] = {}
     for _ in range(repeat):
         for name, codec in codecs.items():
-            data, seconds = _timed(partial(codec.encode, pair))
+            data, seconds = _timed(partial(codec.encode, pair), clock)
             encode_s[name] = min(encode_s[name], seconds)
             buffer = pair.old.copy()
-            _, seconds = _timed(partial(codec.apply, data, pair, buffer))
+            _, seconds = _timed(partial(codec.apply, data, pair, buffer), clock)
             apply_s[name] = min(apply_s[name], seconds)
             sizes[name] = len(data)
             if not np.array_equal(buffer, pair.new):
@@ -89,7 +93,10 @@ def floors(pair: Pair, *, repeat: int) -> dict[str, float]:
         "old != new": compare,
         "BLAKE3": lambda: tensor_hashes(pair.target.tensors, pair.new),
     }
-    return {name: pair.new.nbytes / min(_timed(job)[1] for _ in range(repeat)) / 1e9 for name, job in work.items()}
+    return {
+        name: pair.new.nbytes / min(_timed(job, time.thread_time)[1] for _ in range(repeat)) / 1e9
+        for name, job in work.items()
+    }
 
 
 def table(rows: Sequence[Measured]) -> str:
@@ -146,6 +153,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=64, help="of weights")
     parser.add_argument("--densities", type=float, nargs="+", default=[0.2, 0.5, 1, 2, 5], help="percent")
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", help="measure by the clock, on so many threads")
     parser.add_argument("--recorded", type=Path, help="folder of a policy in a store's directory")
     parser.add_argument("--behind", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--json", type=Path)
@@ -157,11 +165,17 @@ def main() -> None:
         return
     training = Training(size_bytes=given.megabytes * 10**6)
     rows: list[Measured] = []
+    if given.threads:
+        pair = training.pair(given.densities[0] / 100)
+        for threads in given.threads:
+            rows += measure(pair, levels(workers=threads), repeat=given.repeat, clock=time.perf_counter)
+        print(table(rows))  # noqa: T201
+        return
     for density in given.densities:
         pair = training.pair(density / 100)
         found = {name: f"{rate:.1f} GB/s" for name, rate in floors(pair, repeat=given.repeat).items()}
         print(f"{density} %: {found}", file=sys.stderr)  # noqa: T201
-        rows += measure(pair, {**CODECS, **ON_TWO_THREADS}, repeat=given.repeat)
+        rows += measure(pair, CODECS, repeat=given.repeat)
     print(table(rows))  # noqa: T201
     if given.json:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
@@ -169,10 +183,10 @@ def main() -> None:
         given.svg.write_text(plot(rows))
 
 
-def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    began = time.perf_counter()
+def _timed(work: Callable[[], Result], clock: Callable[[], float]) -> tuple[Result, float]:
+    began = clock()
     result = work()
-    return result, time.perf_counter() - began
+    return result, clock() - began
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import zstandard
 
-from astraflow.weights.delta import Level, apply_delta, encode_delta
+from astraflow.weights.delta import BANDS, Level, apply_delta, encode_delta
 from astraflow.weights.tensors import BitArray, Buffer
 from tests.benchmarks.weights.updates import Pair
 
@@ -118,7 +118,7 @@ CODECS: Mapping[str, Codec] = {
 }
 """One thread each."""
 
-ON_TWO_THREADS: Mapping[str, Codec] = {
-    "fast, two threads": _level(Level.FAST, workers=2),
-    "dense, two threads": _level(Level.DENSE, workers=2),
-}
+
+def levels(*, workers: int) -> Mapping[str, Codec]:
+    """AstraFlow's own, on so many threads."""
+    return {f"{level.name.lower()}, threads: {workers}": _level(level, workers=workers) for level in BANDS}
