@@ -29,6 +29,7 @@ from astraflow.runtime.tracing import TracingConfig
 from astraflow.trainer.backends import backends
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.keeping import keeps
 from astraflow.workflows import workflows
 
 PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
@@ -298,3 +299,4 @@ def _plugins(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], S
         yield ("evaluations", name, "reward"), rewards, evaluation.reward
     yield ("nodes", "engine"), engines, recipe.nodes.engine
     yield ("nodes", "preemption"), notices, recipe.nodes.preemption
+    yield ("weights", "keep_in"), keeps, recipe.weights.keep_in

@@ -1,5 +1,7 @@
 """Options of the weight store and of those who pull from it."""
 
+from typing import Any
+
 from pydantic import Field
 
 from astraflow.runtime.config import Config
@@ -9,10 +11,23 @@ from astraflow.weights.tensors import MAX_VERSION_BYTES
 class WeightsConfig(Config):
     """What the weight store keeps."""
 
+    keep_in: dict[str, Any] = Field(default={"kind": "disk"})
+    """Where the files are: `disk`, `memory` (gone with the machine), `s3`; `kind` and its options."""
     keep_versions: int = Field(default=32, ge=2)
     """Versions of each policy that stay fetchable as deltas; a node further behind gets the full snapshot."""
+    keep_bytes: int | None = Field(default=None, ge=1)
+    """Files of each policy that are kept, at most: fewer versions stay where they would be larger. What the newest
+    version is rebuilt from always stays, and before old files go, new ones are there: leave room for one version."""
     anchor_every: int = Field(default=16, ge=1)
-    """Every that many versions a full snapshot goes to disk, so that a restart replays fewer deltas than that."""
+    """Every that many versions a full snapshot is kept, so that a restart replays fewer deltas than that."""
+    direct_after: int = Field(default=2, ge=2)
+    """A reader whose way would take at least that many deltas gets a single one, made for it, where that is smaller."""
+    direct_deltas: int = Field(default=16, ge=0)
+    """As many of those are kept in memory, for the next reader that needs the same; 0 makes none."""
+    direct_bytes: int = Field(default=2**30, ge=1)
+    """Of all those that are kept; the one made last stays, whatever its size."""
+    direct_wait_s: float = Field(default=5.0, ge=0)
+    """Readers wait for theirs this long, then take the way there is."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)

@@ -23,6 +23,7 @@ from astraflow.wire.pb import weight_plane_pb2 as pb
 
 _HEAD = struct.Struct("<8sII32s")
 _MAGIC = b"AFRECORD"
+RECORD_SUFFIX = ".record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Record:
     manifest: Manifest
     files: tuple[Transfer, ...]
     published_at: float
+    changed_elements: int = 0
+    """Elements that differ from the version before; 0 when not known."""
 
     @property
     def version(self) -> Version:
@@ -49,6 +52,15 @@ class Record:
         return next((file for file in self.files if file.kind is TransferKind.DELTA), None)
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def file(self, base: Version | None) -> Transfer:
+        """The file that leads here from `base`, or from nothing."""
+        return next(file for file in self.files if file.base == base)
+
+    @property
     def notice(self) -> VersionNotice:
         """What followers are told."""
         return VersionNotice(
@@ -58,12 +70,24 @@ class Record:
             full_bytes=self.manifest.size_bytes,
             delta_bytes=self.delta.size_bytes if self.delta else 0,
             published_at=self.published_at,
+            changed_elements=self.changed_elements,
+            elements=sum(tensor.elements for tensor in self.manifest.tensors),
         )
 
     @property
     def legs(self) -> list[Leg]:
         """The ways that lead here."""
         return [Leg(target=file.target, base=file.base, size_bytes=file.size_bytes) for file in self.files]
+
+
+def record_name(version: Version) -> str:
+    """The file of a version's record."""
+    return f"{version:010d}{RECORD_SUFFIX}"
+
+
+def file_name(file: Transfer) -> str:
+    """Where a file of a version is kept."""
+    return f"{file.target:010d}.{file.kind.value}"
 
 
 def encode_record(record: Record) -> bytes:
@@ -86,4 +110,9 @@ def decode_record(data: bytes) -> Record:
         notice = decode_notice(pb.VersionNotice.FromString(body[:notice_bytes]))
     except (DecodeError, InvalidInput) as problem:
         raise CorruptData(f"the record cannot be read: {problem}") from problem
-    return Record(manifest=plan.manifest, files=plan.transfers, published_at=notice.published_at)
+    return Record(
+        manifest=plan.manifest,
+        files=plan.transfers,
+        published_at=notice.published_at,
+        changed_elements=notice.changed_elements,
+    )

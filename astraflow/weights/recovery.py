@@ -1,26 +1,23 @@
 """What of a policy's versions survived, after any kind of end: read, prove, and put aside what is damaged."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
-from astraflow.contract.weights import Transfer, TransferKind, TransferPlan
+from astraflow.contract.weights import Transfer, TransferKind
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import check_file
-from astraflow.weights.files import PART_SUFFIX
-from astraflow.weights.plan import cheapest_way
-from astraflow.weights.records import Record, decode_record
-from astraflow.weights.staging import assemble
-from astraflow.weights.tensors import Buffer, check_manifest, verify
+from astraflow.weights.bits import Bits
+from astraflow.weights.keeping.base import Folder
+from astraflow.weights.rebuilding import DamagedFileError, rebuild
+from astraflow.weights.records import RECORD_SUFFIX, Record, decode_record, file_name, record_name
+from astraflow.weights.tensors import check_manifest, frozen
 
 log = get_logger()
 
 DAMAGED_SUFFIX = ".damaged"
-_NUMBER = "[0-9]" * 10
+_NAME = re.compile(rf"(\d{{10}})\.({'|'.join(kind.value for kind in TransferKind)}|record)(\{DAMAGED_SUFFIX})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,130 +26,109 @@ class Recovered:
 
     records: Mapping[Version, Record]
     """Oldest first."""
-    buffer: Buffer | None
+    bits: Bits | None
     """The proven bits of the newest version; None when there is none."""
     highest_seen: int
     """The highest version that was ever recorded, whether or not it can still be served; -1 for none."""
 
 
-def record_path(folder: Path, version: Version) -> Path:
-    """Where a version's record is."""
-    return folder / f"{version:010d}.record"
-
-
-def file_path(folder: Path, file: Transfer) -> Path:
-    """Where a file of a version is."""
-    return folder / f"{file.target:010d}.{file.kind.value}"
-
-
-def recover(folder: Path, *, max_bytes: int, workers: int = 1) -> Recovered:
+def recover(folder: Folder, *, max_bytes: int, workers: int = 1) -> Recovered:
     """Read a policy's folder and rebuild its newest version, proven by its hashes.
 
     Removes what a crash left unfinished. What is damaged is renamed aside, with an error in the log, and served no
     more. Files that the newest version does not need are judged by their size here, and by their hash where used.
     """
-    highest_seen = max((_number(path) for path in folder.glob(f"{_NUMBER}.record*")), default=-1)
-    records = _read_records(folder, max_bytes=max_bytes)
+    sizes = dict(folder.sizes())
+    seen = [int(parts[1]) for parts in map(_NAME.fullmatch, sizes) if parts and parts[2] == "record"]
+    records = _read_records(folder, sizes, max_bytes=max_bytes)
     _remove_unfinished(folder, records)
-    while True:
+    bits = None
+    while records and bits is None:
         _drop_unreachable(folder, records)
-        if not records:
-            return Recovered(records={}, buffer=None, highest_seen=highest_seen)
-        try:
-            buffer = _rebuild(folder, records, max(records), workers=workers)
-            return Recovered(records=records, buffer=buffer, highest_seen=highest_seen)
-        except _DamagedFileError as damage:
-            _put_aside(file_path(folder, damage.file), str(damage))
-            record = records[damage.file.target]
-            records[record.version] = replace(record, files=tuple(f for f in record.files if f != damage.file))
+        if records:
+            bits = _rebuilt(folder, records, workers=workers)
+    return Recovered(records=records, bits=bits, highest_seen=max(seen, default=-1))
 
 
-class _DamagedFileError(Exception):
-    def __init__(self, file: Transfer, problem: CorruptData) -> None:
-        super().__init__(str(problem))
-        self.file = file
-
-
-def _read_records(folder: Path, *, max_bytes: int) -> dict[Version, Record]:
+def _read_records(folder: Folder, sizes: Mapping[str, int], *, max_bytes: int) -> dict[Version, Record]:
     """The records that can be read, each with those of its files that are there in full length."""
     records: dict[Version, Record] = {}
-    for path in sorted(folder.glob(f"{_NUMBER}.record")):
+    for name in sorted(name for name in sizes if name.endswith(RECORD_SUFFIX) and _NAME.fullmatch(name)):
         try:
-            record = decode_record(path.read_bytes())
+            record = decode_record(_read_small(folder, name, sizes[name]))
             check_manifest(record.manifest, max_bytes=max_bytes)
-            if record.version != _number(path):
+            if record_name(record.version) != name:
                 raise CorruptData(f"it describes version {record.version}")
         except CorruptData as problem:
-            _put_aside(path, str(problem))
+            _put_aside(folder, name, str(problem))
             continue
-        records[record.version] = replace(record, files=tuple(f for f in record.files if _is_whole(folder, f)))
+        whole = tuple(file for file in record.files if _is_whole(folder, sizes, file))
+        records[record.version] = replace(record, files=whole)
     return records
 
 
-def _is_whole(folder: Path, file: Transfer) -> bool:
-    path = file_path(folder, file)
-    if not path.exists():
-        log.error("weights_file_missing", file=str(path))
+def _read_small(folder: Folder, name: str, size_bytes: int) -> bytes:
+    source = folder.open(name)
+    try:
+        return bytes(source.read(0, size_bytes))
+    finally:
+        source.close()
+
+
+def _is_whole(folder: Folder, sizes: Mapping[str, int], file: Transfer) -> bool:
+    name = file_name(file)
+    if name not in sizes:
+        log.error("weights_file_missing", policy=file.policy, file=name)
         return False
-    size_bytes = path.stat().st_size
-    if size_bytes != file.size_bytes:
-        _put_aside(path, f"it has {size_bytes} bytes, expected {file.size_bytes}")
-    return size_bytes == file.size_bytes
+    if sizes[name] != file.size_bytes:
+        _put_aside(folder, name, f"it has {sizes[name]} bytes, expected {file.size_bytes}")
+    return sizes[name] == file.size_bytes
 
 
-def _remove_unfinished(folder: Path, records: Mapping[Version, Record]) -> None:
-    """Parts of files, and files whose record was never written or just removed: nobody was promised them.
+def _remove_unfinished(folder: Folder, records: Mapping[Version, Record]) -> None:
+    """Files whose record was never written or just removed: nobody was promised them.
 
     Files of a damaged record are put aside with it.
     """
-    known = {file_path(folder, file) for record in records.values() for file in record.files}
-    damaged = {_number(path) for path in folder.glob(f"{_NUMBER}.record{DAMAGED_SUFFIX}")}
-    files = {path for kind in TransferKind for path in folder.glob(f"{_NUMBER}.{kind.value}")}
-    for path in (files - known) | set(folder.glob(f"*{PART_SUFFIX}")):
-        if path in files and _number(path) in damaged:
-            _put_aside(path, "its record is damaged")
+    known = {file_name(file) for record in records.values() for file in record.files}
+    found = {name: parts for name in folder.sizes() if (parts := _NAME.fullmatch(name))}
+    damaged = {parts[1] for parts in found.values() if parts[2] == "record" and parts[3]}
+    files = {name: parts for name, parts in found.items() if parts[2] != "record" and not parts[3]}
+    for name in sorted(files.keys() - known):
+        if files[name][1] in damaged:
+            _put_aside(folder, name, "its record is damaged")
         else:
-            log.info("unfinished_file_removed", file=str(path))
-            path.unlink()
+            log.info("unfinished_file_removed", file=name)
+            folder.remove([name])
 
 
-def _drop_unreachable(folder: Path, records: dict[Version, Record]) -> None:
+def _drop_unreachable(folder: Folder, records: dict[Version, Record]) -> None:
     """Put aside the versions that no chain of files leads to any more."""
     reached: set[Version | None] = {None}
     for version, record in list(records.items()):
         if any(leg.base in reached for leg in record.legs):
             reached.add(version)
         else:
-            _put_aside(record_path(folder, version), "no whole file leads to this version")
+            _put_aside(folder, record_name(version), "no whole file leads to this version")
             del records[version]
 
 
-def _rebuild(folder: Path, records: Mapping[Version, Record], newest: Version, *, workers: int) -> Buffer:
-    legs = [leg for record in records.values() for leg in record.legs]
-    way = cheapest_way(legs, have=None, want=newest)
-    transfers = [file for leg in way for file in records[leg.target].files if (file.base is None) == (leg.base is None)]
-    files = []
-    for transfer in transfers:
-        data = np.fromfile(file_path(folder, transfer), dtype=np.uint8)
-        try:
-            check_file(transfer, data)
-        except CorruptData as problem:
-            raise _DamagedFileError(transfer, problem) from problem
-        files.append(data)
-    manifest = records[newest].manifest
+def _rebuilt(folder: Folder, records: dict[Version, Record], *, workers: int) -> Bits | None:
+    """The newest version's bits; None when a file turned out damaged: then it is put aside, and out of its record."""
+    newest = max(records)
+    bits = Bits.made(records[newest].manifest.size_bytes)
     try:
-        plan = TransferPlan(manifest=manifest, transfers=tuple(transfers))
-        buffer, _ = assemble(plan, files, base=None, workers=workers)
-        verify(manifest, buffer, workers=workers)
-    except CorruptData as problem:
-        raise _DamagedFileError(transfers[-1], problem) from problem
-    return buffer
+        rebuild(folder, records, newest, into=lambda size_bytes: bits.buffer[:size_bytes], workers=workers)
+    except DamagedFileError as damage:
+        file = damage.file
+        _put_aside(folder, file_name(file), str(damage))
+        record = records[file.target]
+        records[file.target] = replace(record, files=tuple(other for other in record.files if other != file))
+        return None
+    frozen(bits.buffer)
+    return bits
 
 
-def _put_aside(path: Path, problem: str) -> None:
-    log.error("damaged_weights_file", file=str(path), problem=problem)
-    path.replace(path.with_name(path.name + DAMAGED_SUFFIX))
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition(".")[0])
+def _put_aside(folder: Folder, name: str, problem: str) -> None:
+    log.error("damaged_weights_file", file=name, problem=problem)
+    folder.rename(name, f"{name}{DAMAGED_SUFFIX}")

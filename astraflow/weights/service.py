@@ -49,7 +49,7 @@ async def running(
     opening = opened(directory, config, clock=clock, trusted=trusted)
     store = await asyncio.to_thread(opening.__enter__)
     try:
-        servicer = WeightsServicer(store)
+        servicer = WeightsServicer(store, direct_wait_s=config.direct_wait_s)
         async with serving(listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server)) as address:
             log.info("weight_store_ready", address=address, directory=str(directory))
             try:

@@ -3,25 +3,27 @@
 # ruff: noqa: N802 (methods are named by the service definition)
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import grpc
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, Transfer, VersionNotice
+from astraflow.contract.weights import Manifest, SharedFile, Transfer, VersionNotice
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
+from astraflow.weights.incoming import Incoming
 from astraflow.weights.sources import Source
-from astraflow.weights.store import Incoming, WeightStore
+from astraflow.weights.store import WeightStore
 from astraflow.wire.codec_weights import (
     decode_chunk,
     decode_manifest,
+    decode_shared,
     decode_transfer,
-    encode_chunk,
     encode_notice,
     encode_plan,
+    frame_chunk,
 )
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneServicer
@@ -34,8 +36,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WeightsServicer(WeightPlaneServicer):
     """Thin RPCs: decode, let a thread do the work, encode. Each reader has its own pace and delays nobody."""
 
-    def __init__(self, store: WeightStore) -> None:
+    def __init__(self, store: WeightStore, *, direct_wait_s: float = 5.0) -> None:
         self._store = store
+        self._direct_wait_s = direct_wait_s
         self._changed = asyncio.Condition()
         self._is_stopping = False
         self._taking: set[asyncio.Task[bool]] = set()
@@ -49,49 +52,51 @@ class WeightsServicer(WeightPlaneServicer):
 
     async def Publish(self, request_iterator: AsyncIterator[pb.PublishPiece], context: Context) -> pb.PublishReply:
         """Take a version in: head, then chunks."""
-        manifest, transfer = await _head(request_iterator)
-        incoming = await asyncio.to_thread(self._store.begin, manifest, transfer)
+        manifest, transfer, shared = await _head(request_iterator)
+        incoming = await asyncio.to_thread(self._store.begin, manifest, transfer, shared=shared)
         if incoming is None:
             return pb.PublishReply(is_new=False)
-        try:
-            async for piece in request_iterator:
-                await asyncio.to_thread(incoming.add, decode_chunk(piece.chunk))
-        except BaseException:
-            await asyncio.to_thread(incoming.discard)
-            raise
+        async for piece in request_iterator:
+            await asyncio.to_thread(incoming.add, decode_chunk(piece.chunk))
         taking = asyncio.create_task(self._take(incoming, manifest, transfer))
-        self._taking.add(taking)
-        taking.add_done_callback(self._taken)
-        return pb.PublishReply(
-            is_new=await asyncio.shield(taking)
-        )  # a caller who hangs up leaves no half-taken version
+        self._own(taking)
+        return pb.PublishReply(is_new=await asyncio.shield(taking))  # who hangs up leaves no half-taken version
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.VersionNotice]:
-        """The newest version at once, then every one that follows; waits for a policy that is not there yet."""
-        policy = PolicyId(request.policy)
+        """The newest version at once, then every one that follows; waits for a policy that is not there yet.
+
+        Without a policy: of each policy.
+        """
         after = Version(request.after) if request.HasField("after") else None
-        notices = (await self._newer(policy, after))[-1:]
+        told: dict[PolicyId, Version] = {}
         while True:
-            for notice in notices:
-                yield encode_notice(notice)
-            notices = await self._newer(policy, notices[-1].version)
+            for policy, notices in (await self._newer(request.policy, told, after)).items():
+                for notice in notices if policy in told else notices[-1:]:
+                    yield encode_notice(notice)
+                told[policy] = notices[-1].version
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanReply:
-        """The way with the fewest bytes."""
+        """The way with the fewest bytes; a direct delta is made first where there is none yet."""
         have = Version(request.have) if request.HasField("have") else None
         want = Version(request.want) if request.HasField("want") else None
-        plan = await asyncio.to_thread(self._store.plan, PolicyId(request.policy), have=have, want=want)
-        return encode_plan(plan)
+        policy = PolicyId(request.policy)
+        making = await asyncio.to_thread(self._store.shorten, policy, have=have, want=want)
+        if making is not None:
+            await asyncio.wait([asyncio.wrap_future(making)], timeout=self._direct_wait_s)
+        return encode_plan(await asyncio.to_thread(self._store.plan, policy, have=have, want=want))
 
-    async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.Chunk]:
-        """A file from any offset on."""
+    async def Fetch(  # type: ignore[override]  # (raw)
+        self, request: pb.FetchRequest, context: Context
+    ) -> AsyncIterator[bytes]:
+        """Any range of a file; replies are put together by hand (`wire.frames`)."""
         transfer = decode_transfer(request.transfer)
-        if request.offset > transfer.size_bytes:
-            raise InvalidInput(f"offset {request.offset} lies beyond the {transfer.size_bytes} bytes of the file")
+        end = request.offset + request.size_bytes if request.size_bytes else transfer.size_bytes
+        if not request.offset <= end <= transfer.size_bytes:
+            raise InvalidInput(f"bytes {request.offset} to {end} lie beyond the {transfer.size_bytes} of the file")
         source = await asyncio.to_thread(self._store.open, transfer)
         try:
-            for offset in range(request.offset, transfer.size_bytes, CHUNK_BYTES):
-                yield await asyncio.to_thread(_chunk, source, offset, min(CHUNK_BYTES, transfer.size_bytes - offset))
+            for offset in range(request.offset, end, CHUNK_BYTES):
+                yield await asyncio.to_thread(_chunk, source, offset, min(CHUNK_BYTES, end - offset))
         finally:
             source.close()
 
@@ -101,11 +106,8 @@ class WeightsServicer(WeightPlaneServicer):
         return pb.VersionsReply(versions=[encode_notice(notice) for notice in notices])
 
     async def _take(self, incoming: Incoming, manifest: Manifest, transfer: Transfer) -> bool:
-        """Keep what has arrived, then tell everyone who waits for it."""
-        try:
-            is_new = await asyncio.to_thread(incoming.take)
-        finally:
-            await asyncio.to_thread(incoming.discard)
+        """Keep what has arrived, then tell everyone who waits for it; what is due afterwards delays nobody."""
+        is_new = await asyncio.to_thread(incoming.take)
         if is_new:
             log.info(
                 "version_published",
@@ -117,8 +119,16 @@ class WeightsServicer(WeightPlaneServicer):
             )
             async with self._changed:
                 self._changed.notify_all()
-            await asyncio.to_thread(self._store.tidy, manifest.policy)
+            self._own(asyncio.create_task(self._tidy(manifest.policy)))
         return is_new
+
+    async def _tidy(self, policy: PolicyId) -> bool:
+        await asyncio.to_thread(self._store.tidy, policy)
+        return True
+
+    def _own(self, task: asyncio.Task[bool]) -> None:
+        self._taking.add(task)
+        task.add_done_callback(self._taken)
 
     def _taken(self, taking: asyncio.Task[bool]) -> None:
         """Whoever published it may have hung up and hears of nothing."""
@@ -126,23 +136,36 @@ class WeightsServicer(WeightPlaneServicer):
         if not taking.cancelled() and (problem := taking.exception()) is not None:
             log.warning("version_refused", problem=str(problem))
 
-    async def _newer(self, policy: PolicyId, after: Version | None) -> tuple[VersionNotice, ...]:
-        """Wait for versions newer than `after`. Raises: Unavailable when the store stops."""
+    async def _newer(
+        self, policy: str, told: Mapping[PolicyId, Version], after: Version | None
+    ) -> dict[PolicyId, tuple[VersionNotice, ...]]:
+        """Wait for versions that are newer than what was told of their policy, or than `after`.
+
+        Raises: Unavailable when the store stops.
+        """
+
+        def found() -> dict[PolicyId, tuple[VersionNotice, ...]]:
+            policies = (PolicyId(policy),) if policy else self._store.policies
+            newer = {name: self._store.notices(name, after=told.get(name, after)) for name in policies}
+            return {name: notices for name, notices in newer.items() if notices}
+
         async with self._changed:
-            while not (notices := self._store.notices(policy, after=after)):
+            while not (notices := found()):
                 if self._is_stopping:
                     raise Unavailable("the weight store is stopping")
                 await self._changed.wait()
         return notices
 
 
-async def _head(pieces: AsyncIterator[pb.PublishPiece]) -> tuple[Manifest, Transfer]:
+async def _head(pieces: AsyncIterator[pb.PublishPiece]) -> tuple[Manifest, Transfer, SharedFile | None]:
     async for piece in pieces:
         if piece.WhichOneof("piece") == "head":
-            return decode_manifest(piece.head.manifest), decode_transfer(piece.head.transfer)
+            head = piece.head
+            shared = decode_shared(head.shared) if head.HasField("shared") else None
+            return decode_manifest(head.manifest), decode_transfer(head.transfer), shared
         break
     raise InvalidInput("a publish begins with its head: manifest and transfer")
 
 
-def _chunk(source: Source, offset: int, size_bytes: int) -> pb.Chunk:
-    return encode_chunk(chunk_at(offset, source.read(offset, size_bytes)))
+def _chunk(source: Source, offset: int, size_bytes: int) -> bytes:
+    return frame_chunk(chunk_at(offset, source.read(offset, size_bytes)))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.weights.tensors import Buffer
+from astraflow.weights.bits import Bits
 
 
 class Source(Protocol):
@@ -36,16 +36,29 @@ class FileSource:
         os.close(self._descriptor)
 
 
-class MemorySource:
-    """Bits that the store holds in memory; they stay there as long as somebody reads."""
+class DataSource:
+    """Bytes in memory; they stay there as long as somebody reads."""
 
-    def __init__(self, buffer: Buffer) -> None:
-        self._view = buffer.data
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._view = memoryview(data)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Bytes from `offset` on, fewer only at the end."""
         return self._view[offset : offset + size_bytes]
 
     def close(self) -> None:
-        """Let go of the bits."""
+        """Let go of them."""
         self._view = memoryview(b"")
+
+
+class BitsSource(DataSource):
+    """Bits that the store holds in memory, with the name that others know them by."""
+
+    def __init__(self, bits: Bits) -> None:
+        super().__init__(bits.buffer.data)
+        self._bits: Bits | None = bits
+
+    def close(self) -> None:
+        """Let go of the bits."""
+        super().close()
+        self._bits = None

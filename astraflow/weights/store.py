@@ -2,89 +2,71 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from urllib.parse import quote, unquote
 
-from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
+from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.locks import held
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import check_chunk
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.files import noticing_full_disk, sync_folder
+from astraflow.weights.direct import DirectDeltas
 from astraflow.weights.history import History
+from astraflow.weights.incoming import Incoming
+from astraflow.weights.keeping import keeps
+from astraflow.weights.keeping.base import Keep
+from astraflow.weights.shared import sweep
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.sources import Source
 
 log = get_logger()
 
 
-class Incoming:
-    """A publish while its file arrives. `take` or `discard` ends it."""
-
-    def __init__(self, history: History, manifest: Manifest, transfer: Transfer) -> None:
-        self._history = history
-        self._manifest = manifest
-        self._transfer = transfer
-        self._part = history.part()
-        self._received = 0
-
-    def add(self, chunk: Chunk) -> None:
-        """Collect the next chunk. Raises: CorruptData, StorageFull."""
-        check_chunk(chunk, expected_offset=self._received, end=self._transfer.size_bytes)
-        self._part.write(chunk.data)
-        self._received += len(chunk.data)
-
-    def take(self) -> bool:
-        """Prove and keep the version; False when it was there already. Raises: as `History.take`."""
-        if self._received != self._transfer.size_bytes:
-            raise CorruptData(f"the publish ended at byte {self._received} of {self._transfer.size_bytes}")
-        return self._history.take(self._manifest, self._transfer, self._part)
-
-    def discard(self) -> None:
-        """Remove what was collected and not taken."""
-        self._part.discard()
-
-
 class WeightStore:
     """The versions of all policies. Methods block; any thread may call them. Built by `opened`."""
 
-    def __init__(self, directory: Path, config: WeightsConfig, clock: Clock, trusted: VerifyingKey | None) -> None:
-        self._directory = directory
+    def __init__(
+        self, keep: Keep, config: WeightsConfig, clock: Clock, directs: DirectDeltas, trusted: VerifyingKey | None
+    ) -> None:
+        self._keep = keep
         self._config = config
         self._clock = clock
         self._trusted = trusted
+        self._directs = directs
         self._adding = threading.Lock()
         self._histories: dict[PolicyId, History] = {}
-        for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
-            history = History(folder, config, clock)
+        for policy in keep.policies():
+            history = self._history_of(policy)
             if history.records:
-                self._histories[PolicyId(unquote(folder.name))] = history
-                log.info("versions_recovered", folder=str(folder), newest=history.records[-1].version)
+                self._histories[policy] = history
+                log.info("versions_recovered", policy=policy, newest=history.records[-1].version)
 
-    def begin(self, manifest: Manifest, transfer: Transfer) -> Incoming | None:
+    @property
+    def policies(self) -> tuple[PolicyId, ...]:
+        """Those with a version, sorted."""
+        return tuple(sorted(policy for policy, history in self._histories.items() if history.records))
+
+    def begin(self, manifest: Manifest, transfer: Transfer, *, shared: SharedFile | None = None) -> Incoming | None:
         """Start a publish; None when this very version is there already.
 
-        Raises: as `History.is_wanted`; NotTrusted for a version that the pinned key did not sign.
+        shared: the version's full bits on this host, adopted without a copy.
+        Raises: as `History.is_wanted`; NotTrusted for a version that the pinned key did not sign; UnknownVersion when
+        the shared bits cannot be had.
         """
         if self._trusted is not None:
             self._trusted.check(manifest)
         with self._adding:
-            history = self._histories.get(manifest.policy)
-            if history is None:
-                history = History(self._folder(manifest.policy), self._config, self._clock)
-            if not history.is_wanted(manifest, transfer):
+            history = self._histories.get(manifest.policy) or self._history_of(manifest.policy)
+            if not history.is_wanted(manifest, transfer, is_adopted=shared is not None):
                 return None
-            if manifest.policy not in self._histories:
-                self._make_folder(manifest.policy)
-                self._histories[manifest.policy] = history
-        return Incoming(history, manifest, transfer)
+            self._histories[manifest.policy] = history
+        return Incoming(history, manifest, transfer, shared)
 
     def tidy(self, policy: PolicyId) -> None:
-        """Write an anchor if one is due and forget versions beyond the bound."""
+        """Keep the newest version in full if that is due, and forget versions beyond the bounds."""
         self._histories[policy].tidy()
 
     def notices(self, policy: PolicyId, *, after: Version | None = None) -> tuple[VersionNotice, ...]:
@@ -92,6 +74,13 @@ class WeightStore:
         history = self._histories.get(policy)
         records = history.records if history else ()
         return tuple(record.notice for record in records if after is None or record.version > after)
+
+    def shorten(self, policy: PolicyId, *, have: Version | None, want: Version | None) -> Future[None] | None:
+        """Have one delta made where `plan` would name several; None when there is nothing to wait for.
+
+        Raises: UnknownPolicy, UnknownVersion.
+        """
+        return self._history(policy).shorten(have=have, want=want)
 
     def plan(self, policy: PolicyId, *, have: Version | None, want: Version | None) -> TransferPlan:
         """The way with the fewest bytes. Raises: UnknownPolicy, UnknownVersion."""
@@ -108,13 +97,8 @@ class WeightStore:
             raise UnknownPolicy(f"nothing is published for policy {policy}; policies published: {known}")
         return history
 
-    def _make_folder(self, policy: PolicyId) -> None:
-        with noticing_full_disk(self._folder(policy)):
-            self._folder(policy).mkdir(exist_ok=True)
-            sync_folder(self._directory)
-
-    def _folder(self, policy: PolicyId) -> Path:
-        return self._directory / quote(policy, safe="")
+    def _history_of(self, policy: PolicyId) -> History:
+        return History(policy, self._keep.folder(policy), self._config, self._clock, self._directs)
 
 
 @contextmanager
@@ -124,7 +108,7 @@ def opened(
     """The store in `directory`, made when it is not there, recovered when it is; held until the block ends.
 
     trusted: the key that must have signed what is taken in; None in a run that does not sign.
-    Raises: InvalidInput when the directory cannot be used or another process holds it.
+    Raises: InvalidInput when the directory, or the place of the files, cannot be used or another process holds it.
     """
     refusal = f"another weight store is using {directory}: stop it or choose another one"
     with ExitStack() as stack:
@@ -133,4 +117,8 @@ def opened(
             stack.enter_context(held(directory / "lock", refusal=refusal))
         except OSError as problem:
             raise InvalidInput(f"weights cannot be kept in {directory}: {problem.strerror}") from problem
-        yield WeightStore(directory, config, clock or SystemClock(), trusted)
+        sweep()
+        keep = stack.enter_context(closing(keeps.build(config.keep_in, directory)))
+        directs = DirectDeltas(count=config.direct_deltas, size_bytes=config.direct_bytes)
+        stack.enter_context(closing(directs))
+        yield WeightStore(keep, config, clock or SystemClock(), directs, trusted)

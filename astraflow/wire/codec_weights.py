@@ -17,6 +17,7 @@ from astraflow.contract.weights import (
     VersionNotice,
 )
 from astraflow.wire.codec_common import plain
+from astraflow.wire.frames import varint
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 HASH_BYTES = 32
@@ -126,6 +127,15 @@ def decode_shared(message: pb.SharedFile) -> SharedFile:
 def encode_chunk(chunk: Chunk) -> pb.Chunk:
     """Chunk -> message."""
     return pb.Chunk(offset=chunk.offset, data=bytes(chunk.data), checksum=chunk.checksum)
+
+
+def frame_chunk(chunk: Chunk) -> bytes:
+    """Chunk -> message as bytes, the data last and copied once; any protobuf library reads it as a `Chunk`.
+
+    08 [offset, a varint of nine bytes]   19 [checksum, 8 bytes]   12 [length, a varint of five bytes] [data]
+    """
+    offset, length = varint(chunk.offset, digits=9), varint(len(chunk.data), digits=5)
+    return b"".join((b"\x08", offset, b"\x19", chunk.checksum.to_bytes(8, "little"), b"\x12", length, chunk.data))
 
 
 def decode_chunk(message: pb.Chunk) -> Chunk:

@@ -32,7 +32,7 @@ _HEAD_BYTES = 8
 RAW_REQUESTS = frozenset({"/astraflow.v1.NodeData/Push"})
 """Methods whose handler gets the request as bytes."""
 
-RAW_REPLIES = frozenset({"/astraflow.v1.TrainerData/PullBatch"})
+RAW_REPLIES = frozenset({"/astraflow.v1.TrainerData/PullBatch", "/astraflow.v1.WeightPlane/Fetch"})
 """Methods whose handler yields replies as bytes."""
 
 
@@ -49,7 +49,7 @@ def join(message: _Message, arrays: Iterable[npt.NDArray[np.int32] | npt.NDArray
     """A message, whose own `arrays` is empty, and the arrays it ends with."""
     views = [array.data for array in arrays]
     length = sum(view.nbytes for view in views)
-    return b"".join((_HEAD, _varint(length), *views, message.SerializeToString()))
+    return b"".join((_HEAD, varint(length, digits=5), *views, message.SerializeToString()))
 
 
 def split(kind: type[M], raw: bytes) -> tuple[M, Arrays]:
@@ -69,9 +69,11 @@ def split(kind: type[M], raw: bytes) -> tuple[M, Arrays]:
     return message, np.frombuffer(raw, dtype=np.uint8, count=length, offset=_HEAD_BYTES)
 
 
-def _varint(length: int) -> bytes:
-    """Five bytes: seven bits each, the lowest first, all but the last marked as followed by another."""
-    return bytes([length >> shift & 0x7F | 0x80 for shift in (0, 7, 14, 21)] + [length >> 28])
+def varint(value: int, *, digits: int) -> bytes:
+    """That many bytes, whatever the value: seven bits each, the lowest first, all but the last marked as followed by
+    another."""
+    low = [value >> shift & 0x7F | 0x80 for shift in range(0, 7 * (digits - 1), 7)]
+    return bytes([*low, value >> 7 * (digits - 1)])
 
 
 def _length(raw: bytes) -> int | None:

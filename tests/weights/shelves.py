@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, Transfer
+from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferKind
 from astraflow.weights.chunks import Assembly, chunk_at, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.staging import stage
@@ -25,12 +25,25 @@ def put(store: WeightStore, manifest: Manifest, transfer: Transfer, data: bytes)
     incoming = store.begin(manifest, transfer)
     if incoming is None:
         return False
-    try:
-        for chunk in split(data, chunk_bytes=1000):
-            incoming.add(chunk)
-        is_new = incoming.take()
-    finally:
-        incoming.discard()
+    for chunk in split(data, chunk_bytes=1000):
+        incoming.add(chunk)
+    is_new = incoming.take()
+    store.tidy(manifest.policy)
+    return is_new
+
+
+def put_shared(
+    store: WeightStore, manifest: Manifest, shared: SharedFile, delta: tuple[Transfer, bytes] | None
+) -> bool:
+    """Publish from a buffer on this host, as the servicer does."""
+    transfer, data = delta or (announced(manifest), b"")
+    incoming = store.begin(manifest, transfer, shared=shared)
+    if incoming is None:
+        return False
+    for chunk in split(data, chunk_bytes=1000):
+        incoming.add(chunk)
+    is_new = incoming.take()
+    del incoming  # it holds on to the buffer
     store.tidy(manifest.policy)
     return is_new
 
@@ -69,4 +82,17 @@ def read(store: WeightStore, transfer: Transfer) -> Buffer:
 
 def names(directory: Path, policy: PolicyId = POLICY) -> list[str]:
     """The files of a policy."""
-    return sorted(path.name for path in (directory / policy).iterdir())
+    folder = directory / policy
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def announced(manifest: Manifest) -> Transfer:
+    """What a publisher says of a version whose bits it shares: its hash is nothing that the store looks at."""
+    return Transfer(
+        kind=TransferKind.FULL,
+        policy=manifest.policy,
+        target=manifest.version,
+        base=None,
+        size_bytes=manifest.size_bytes,
+        hash=bytes(32),
+    )
