@@ -20,14 +20,14 @@ class WeightsConfig(Config):
     version is rebuilt from always stays, and before old files go, new ones are there: leave room for one version."""
     anchor_every: int = Field(default=16, ge=1)
     """Every that many versions a full snapshot is kept, so that a restart replays fewer deltas than that."""
-    direct_after: int = Field(default=2, ge=2)
+    direct_after: int = Field(default=4, ge=2)
     """A reader whose way would take at least that many deltas gets a single one, made for it, where that is smaller."""
     direct_deltas: int = Field(default=16, ge=0)
     """As many of those are kept in memory, for the next reader that needs the same; 0 makes none."""
     direct_bytes: int = Field(default=2**30, ge=1)
     """Of all those that are kept; the one made last stays, whatever its size."""
-    direct_wait_s: float = Field(default=5.0, ge=0)
-    """Readers wait for theirs this long, then take the way there is."""
+    direct_wait_s: float = Field(default=2.0, ge=0, le=5)
+    """Readers wait for theirs this long, then take the way there is; it is made all the same, for those who come."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)

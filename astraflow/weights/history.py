@@ -165,8 +165,7 @@ class History:
             return None
         if not has_same_layout(base.manifest, record.manifest):
             return None
-        deltas = [leg for leg in self._legs(state) if leg.base is not None]
-        if len(cheapest_way(deltas, have=base.version, want=record.version)) < self._config.direct_after:
+        if self._deltas_between(state, base, record) < self._config.direct_after:
             return None
         bits = state.bits
         return self._directs.make(
@@ -250,6 +249,14 @@ class History:
             return None
         log.debug("direct_delta_made", policy=self._policy, base=base.version, target=target.version, bytes=len(data))
         return Direct(transfer=transfer_of(target.manifest, data, base=base.version), data=data)
+
+    def _deltas_between(self, state: _State, base: Record, target: Record) -> int:
+        """How many a reader would take; where no deltas lead there, how many versions it is behind."""
+        deltas = [leg for leg in self._legs(state) if leg.base is not None]
+        try:
+            return len(cheapest_way(deltas, have=base.version, want=target.version))
+        except UnknownVersion:
+            return target.version - base.version
 
     def _wanted(self, state: _State, want: Version | None) -> Record:
         record = state.newest if want is None else state.records.get(want)

@@ -56,9 +56,8 @@ def prove(
         return _applied(manifest, transfer, delta, base=base, workers=workers)
     verify(manifest, arrived.bits.buffer, workers=workers)
     if delta is not None and base is not None and follows:
-        scratch, changed = _stepped(
-            manifest, delta, base=base, into=np.empty(manifest.size_bytes, np.uint8), workers=workers
-        )
+        scratch = np.empty(manifest.size_bytes, dtype=np.uint8)
+        changed = _stepped(manifest, delta, base=base, into=scratch, workers=workers)
         if changed_elements(manifest, scratch, arrived.bits.buffer):
             raise CorruptData(f"the delta to version {manifest.version} does not lead to the bits it was sent with")
         return Proven(bits=arrived.bits, file=transfer, data=delta.data, changed_elements=changed)
@@ -79,8 +78,8 @@ def changed_elements(manifest: Manifest, old: Buffer, new: Buffer) -> int:
 def _applied(
     manifest: Manifest, transfer: Transfer, delta: Buffer | None, *, base: tuple[Manifest, Bits] | None, workers: int
 ) -> Proven:
-    if delta is None or base is None or not has_same_layout(base[0], manifest):
-        raise CorruptData(f"a delta leads to version {manifest.version}, whose tensors differ from those of its base")
+    if delta is None or base is None:
+        raise CorruptData(f"nothing leads to version {manifest.version}")
     bits = Bits.made(manifest.size_bytes)
     changed = _stepped(manifest, delta, base=base, into=bits.buffer, workers=workers)
     verify(manifest, bits.buffer, workers=workers)
@@ -88,10 +87,10 @@ def _applied(
     return Proven(bits=bits, file=transfer, data=delta.data, changed_elements=changed)
 
 
-def _stepped(
-    manifest: Manifest, delta: Buffer, *, base: tuple[Manifest, Bits], into: Buffer, workers: int
-) -> int:
+def _stepped(manifest: Manifest, delta: Buffer, *, base: tuple[Manifest, Bits], into: Buffer, workers: int) -> int:
     """Fill `into` with what a delta makes of its base; returns how many elements it changed."""
+    if not has_same_layout(base[0], manifest):
+        raise CorruptData(f"a delta leads to version {manifest.version}, whose tensors differ from those of its base")
     if read_head(delta.data).base_root != base[0].root_hash:
         raise CorruptData(f"the delta to version {manifest.version} was made on other weights")
     into[:] = base[1].buffer

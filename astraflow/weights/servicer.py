@@ -36,7 +36,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WeightsServicer(WeightPlaneServicer):
     """Thin RPCs: decode, let a thread do the work, encode. Each reader has its own pace and delays nobody."""
 
-    def __init__(self, store: WeightStore, *, direct_wait_s: float = 5.0) -> None:
+    def __init__(self, store: WeightStore, *, direct_wait_s: float = 2.0) -> None:
         self._store = store
         self._direct_wait_s = direct_wait_s
         self._changed = asyncio.Condition()

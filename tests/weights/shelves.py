@@ -20,12 +20,14 @@ def shelf(directory: Path, config: WeightsConfig = CONFIG) -> AbstractContextMan
     return opened(directory, config)
 
 
-def put(store: WeightStore, manifest: Manifest, transfer: Transfer, data: bytes) -> bool:
+def put(
+    store: WeightStore, manifest: Manifest, transfer: Transfer, data: bytes | memoryview, *, chunk_bytes: int = 1000
+) -> bool:
     """Publish one file, as the servicer does."""
     incoming = store.begin(manifest, transfer)
     if incoming is None:
         return False
-    for chunk in split(data, chunk_bytes=1000):
+    for chunk in split(data, chunk_bytes=chunk_bytes):
         incoming.add(chunk)
     is_new = incoming.take()
     store.tidy(manifest.policy)
@@ -33,14 +35,19 @@ def put(store: WeightStore, manifest: Manifest, transfer: Transfer, data: bytes)
 
 
 def put_shared(
-    store: WeightStore, manifest: Manifest, shared: SharedFile, delta: tuple[Transfer, bytes] | None
+    store: WeightStore,
+    manifest: Manifest,
+    shared: SharedFile,
+    delta: tuple[Transfer, bytes] | None = None,
+    *,
+    chunk_bytes: int = 1000,
 ) -> bool:
     """Publish from a buffer on this host, as the servicer does."""
     transfer, data = delta or (announced(manifest), b"")
     incoming = store.begin(manifest, transfer, shared=shared)
     if incoming is None:
         return False
-    for chunk in split(data, chunk_bytes=1000):
+    for chunk in split(data, chunk_bytes=chunk_bytes):
         incoming.add(chunk)
     is_new = incoming.take()
     del incoming  # it holds on to the buffer

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
 from astraflow.weights.config import WeightsConfig
-from tests.fakes.crashes import Crash
 from tests.weights.shelves import got, names, put_all, put_full, shelf
 from tests.weights.versions import POLICY, history, layout
 
@@ -54,31 +53,6 @@ def test_every_version_is_back_after_a_restart(left_behind: Path) -> None:
     assert _newest(left_behind) == 5
     with shelf(left_behind, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
-
-
-@pytest.mark.parametrize("removals", range(6))
-def test_a_crash_while_old_versions_are_forgotten_damages_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removals: int
-) -> None:
-    """With version 6 it becomes an anchor, and versions 0 to 2 may go: their records first, then their files."""
-    unlink, left = Path.unlink, iter(range(removals))
-
-    def removed_until_the_crash(path: Path, missing_ok: bool = False) -> None:
-        if not path.name.endswith((".record", ".full", ".delta")) or next(left, None) is not None:
-            unlink(path, missing_ok=missing_ok)
-        else:
-            raise Crash
-
-    with shelf(tmp_path, CONFIG) as store:
-        put_all(store, SNAPSHOTS)
-        monkeypatch.setattr(Path, "unlink", removed_until_the_crash)
-        with pytest.raises(Crash):
-            put_full(store, SNAPSHOTS[0], 6)
-    monkeypatch.undo()
-    with shelf(tmp_path, CONFIG) as store:
-        kept = [int(notice.version) for notice in store.notices(POLICY)]
-    assert kept == [*range(max(0, 3 - removals)), 3, 4, 5, 6]
-    assert [name for name in names(tmp_path) if name.endswith(".damaged")] == []
 
 
 def test_what_a_crash_left_unfinished_is_removed(left_behind: Path) -> None:

@@ -151,11 +151,11 @@ def _reaching(place: str) -> Iterator[None]:
     errors = import_module("obstore.exceptions")
     try:
         yield
-    except (errors.NotFoundError, FileNotFoundError) as problem:
+    except (errors.BaseError, OSError) as problem:
         if "NoSuchBucket" in str(problem):
             raise InvalidInput(f"there is no bucket at {place}: make it, or name another one") from problem
-        raise UnknownVersion(f"{place}: an object was just removed: plan the transfer again") from None
-    except (errors.BaseError, OSError) as problem:
+        if isinstance(problem, errors.NotFoundError | FileNotFoundError):
+            raise UnknownVersion(f"{place}: an object was just removed: plan the transfer again") from None
         raise Unavailable(f"{place} cannot be used: {_first_line(problem)}") from problem
 
 

@@ -1,0 +1,1 @@
+"""What the weight store costs: catching up, taking versions in, and serving bytes."""

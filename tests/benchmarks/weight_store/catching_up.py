@@ -1,0 +1,85 @@
+"""How many bytes a reader that is behind needs, and what making one delta for it costs, in two ways."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from astraflow.contract.ids import Version
+from astraflow.contract.weights import Manifest
+from astraflow.weights.chunks import transfer_of
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.delta import apply_delta, encode_delta
+from astraflow.weights.keeping.disk import DiskKeep, DiskOptions
+from astraflow.weights.rebuilding import read_file, rebuild
+from astraflow.weights.recovery import recover
+from astraflow.weights.store import opened
+from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer, tensor_bits
+from tests.benchmarks.weight_store.walk import POLICY, versions
+from tests.weights.shelves import put
+
+LOWEST = np.uint16(0xFFFF)
+"""bf16 bits that stand lowest in the order of the numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUp:
+    """One distance. Bytes are for each parameter of the model."""
+
+    behind: int
+    chain_bytes: float
+    direct_bytes: float
+    rebuild_s: float
+    """Old bits from the nearest full snapshot before them: file, deltas, hashes."""
+    encode_s: float
+    """The delta from them to the newest bits, which both ways need."""
+    compose_s: float
+    """Instead of rebuilding: the steps of all deltas of the chain, added up on bits that stand for zero."""
+
+
+def measure(directory: Path, *, elements: int, learning_rate: float, distances: Sequence[int]) -> list[CatchUp]:
+    """Publish as many versions as the longest distance needs, then catch up."""
+    newest, bits = _publish(directory, max(distances) + 1, elements=elements, learning_rate=learning_rate)
+    folder = DiskKeep(DiskOptions(), directory).folder(POLICY)
+    records = recover(folder, max_bytes=MAX_VERSION_BYTES).records
+    found = []
+    for behind in distances:
+        base = Version(newest.version - behind)
+        chain = [file for v in range(base + 1, newest.version + 1) if (file := records[Version(v)].delta)]
+        began = time.perf_counter()
+        old = rebuild(folder, records, base, into=lambda size_bytes: np.empty(size_bytes, dtype=np.uint8))
+        rebuilt = time.perf_counter()
+        direct = encode_delta(records[base].manifest, old, newest, bits)
+        encoded = time.perf_counter()
+        steps = np.empty(newest.size_bytes, dtype=np.uint8)
+        for tensor in newest.tensors:
+            tensor_bits(tensor, steps)[:] = LOWEST
+        for file in chain:
+            apply_delta(read_file(folder, file, np.empty(file.size_bytes, dtype=np.uint8)).data, newest, steps)
+        composed = time.perf_counter()
+        found.append(
+            CatchUp(
+                behind=behind,
+                chain_bytes=sum(file.size_bytes for file in chain) / elements,
+                direct_bytes=len(direct) / elements,
+                rebuild_s=rebuilt - began,
+                encode_s=encoded - rebuilt,
+                compose_s=composed - encoded,
+            )
+        )
+    return found
+
+
+def _publish(directory: Path, count: int, *, elements: int, learning_rate: float) -> tuple[Manifest, Buffer]:
+    """The newest version, after all of them went into a store in `directory`."""
+    with opened(directory, WeightsConfig(keep_versions=count)) as store:
+        before: tuple[Manifest, Buffer] | None = None
+        for now in versions(count, elements=elements, learning_rate=learning_rate):
+            data = now[1].tobytes() if before is None else encode_delta(*before, *now)
+            transfer = transfer_of(now[0], data, base=None if before is None else before[0].version)
+            put(store, now[0], transfer, data, chunk_bytes=2**20)
+            before = now
+    assert before is not None
+    return before

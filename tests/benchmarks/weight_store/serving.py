@@ -1,0 +1,107 @@
+"""How fast one stream of a full snapshot is served over loopback, and at what CPU, by how replies are put together."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.servicer import WeightsServicer
+from astraflow.weights.store import opened
+from astraflow.wire import server as wire_server
+from astraflow.wire.channel import dial
+from astraflow.wire.codec_weights import decode_plan, decode_transfer, encode_chunk, encode_transfer
+from astraflow.wire.pb import weight_plane_pb2 as pb
+from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub, add_WeightPlaneServicer_to_server
+from tests.benchmarks.weight_store.walk import versions
+from tests.weights.shelves import put
+from tests.weights.versions import full_file
+
+TOKEN = "token-of-the-benchmark"
+METADATA = (("authorization", f"Bearer {TOKEN}"), ("astraflow-protocol", "2"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """One way."""
+
+    replies: str
+    streams: int
+    gb_per_s: float
+    server_s_per_gb: float
+    """CPU seconds of the store."""
+
+
+class MessageServicer(WeightsServicer):
+    """The control: replies as protobuf makes them."""
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.Chunk]:  # type: ignore[override]  # noqa: N802
+        """A whole file."""
+        transfer = decode_transfer(request.transfer)
+        source = await asyncio.to_thread(self._store.open, transfer)
+        end = request.offset + request.size_bytes
+        for offset in range(request.offset, end, CHUNK_BYTES):
+            size_bytes = min(CHUNK_BYTES, end - offset)
+            yield await asyncio.to_thread(lambda o=offset, n=size_bytes: encode_chunk(chunk_at(o, source.read(o, n))))
+        source.close()
+
+
+async def serve(replies: str, elements: int) -> None:
+    """One version in memory, until standard input ends."""
+    prepare_for_large_messages()
+    kind = WeightsServicer if replies == "raw" else MessageServicer
+    if replies != "raw":
+        wire_server.RAW_REPLIES = frozenset()
+    with tempfile.TemporaryDirectory() as directory, opened(Path(directory), WeightsConfig()) as store:
+        (now,) = versions(1, elements=elements, learning_rate=0.0)
+        put(store, now[0], *full_file(*now), chunk_bytes=2**20)
+        listen = wire_server.Listen(token=TOKEN)
+        add = lambda server: add_WeightPlaneServicer_to_server(kind(store), server)  # noqa: E731
+        async with wire_server.serving(listen, add) as address:
+            print(address, flush=True)  # noqa: T201
+            await asyncio.to_thread(sys.stdin.read)
+
+
+async def measure(replies: str, *, elements: int, streams: int, seconds: float) -> Serving:
+    """Fetch the snapshot again and again, each time in as many ranges at once."""
+    command = [sys.executable, "-m", "tests.benchmarks.weight_store.serving", replies, str(elements)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin and process.stdout
+    address = process.stdout.readline().decode().strip()
+    try:
+        async with dial(address, token=TOKEN) as link:
+            stub = WeightPlaneStub(link.channel)
+            (transfer,) = decode_plan(await stub.Plan(pb.PlanRequest(policy="policy"), metadata=METADATA)).transfers
+            share = -(-transfer.size_bytes // streams)
+
+            async def fetched(offset: int) -> None:
+                size_bytes = min(share, transfer.size_bytes - offset)
+                request = pb.FetchRequest(transfer=encode_transfer(transfer), offset=offset, size_bytes=size_bytes)
+                async for _ in stub.Fetch(request, metadata=METADATA):
+                    pass
+
+            await fetched(0)
+            server = psutil.Process(process.pid)
+            before, began, size_bytes = sum(server.cpu_times()[:2]), time.perf_counter(), 0
+            while time.perf_counter() - began < seconds:
+                await asyncio.gather(*(fetched(offset) for offset in range(0, transfer.size_bytes, share)))
+                size_bytes += transfer.size_bytes
+            took_s, cpu_s = time.perf_counter() - began, sum(server.cpu_times()[:2]) - before
+    finally:
+        process.stdin.close()
+        process.wait(timeout=30)
+    gigabytes = size_bytes / 1e9
+    return Serving(replies=replies, streams=streams, gb_per_s=gigabytes / took_s, server_s_per_gb=cpu_s / gigabytes)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2])))

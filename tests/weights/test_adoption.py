@@ -1,0 +1,252 @@
+"""Versions that a publisher on the same host shows in shared memory instead of sending them."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import CorruptData, UnknownVersion
+from astraflow.contract.ids import Version
+from astraflow.contract.weights import Manifest, SharedFile, TransferKind
+from astraflow.weights import shared
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.delta import encode_delta
+from astraflow.weights.shared import SharedBuffer, attach
+from astraflow.weights.tensors import Buffer
+from tests.weights.shelves import announced, got, names, put_full, put_shared, read, shelf
+from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
+
+SNAPSHOTS = history(6)
+VERSIONS = [layout(tensors, version) for version, tensors in enumerate(SNAPSHOTS)]
+Shown = Callable[[tuple[Manifest, Buffer]], SharedBuffer]
+
+
+@pytest.fixture
+def shown() -> Iterator[Shown]:
+    """Lays a version out in shared memory, as a publisher does."""
+    made: list[SharedBuffer] = []
+
+    def show(version: tuple[Manifest, Buffer]) -> SharedBuffer:
+        buffer = SharedBuffer(version[0].size_bytes)
+        buffer.buffer[:] = version[1]
+        made.append(buffer)
+        return buffer
+
+    yield show
+    for buffer in made:
+        buffer.remove()
+
+
+def test_a_version_is_adopted_without_a_copy_and_readers_map_the_same_file(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        buffer = shown(VERSIONS[0])
+
+        assert put_shared(store, VERSIONS[0][0], buffer.file)
+
+        plan = store.plan(POLICY, have=None, want=None)
+        assert plan.shared == buffer.file
+        assert attach(buffer.file).tobytes() == VERSIONS[0][1].tobytes()
+        assert got(store) == VERSIONS[0][0]
+
+
+def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterwards(
+    tmp_path: Path, shown: Shown
+) -> None:
+    with shelf(tmp_path) as store:
+        first, second = shown(VERSIONS[0]), shown(VERSIONS[1])
+        put_shared(store, VERSIONS[0][0], first.file)
+        assert not first.reclaim()
+        source = store.open(store.plan(POLICY, have=None, want=None).transfers[0])
+
+        put_shared(store, VERSIONS[1][0], second.file)
+
+        source.close()
+        gc.collect()
+        assert first.reclaim()
+        assert not second.reclaim()
+
+
+def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) -> None:
+    config = WeightsConfig(anchor_every=100)
+    with shelf(tmp_path, config) as store:
+        for version in (0, 1):
+            buffer = shown(VERSIONS[version])
+            put_shared(store, VERSIONS[version][0], buffer.file)
+        source = store.open(store.plan(POLICY, have=None, want=None).transfers[0])
+
+        put_shared(store, VERSIONS[2][0], shown(VERSIONS[2]).file)
+
+        assert not buffer.reclaim()
+        assert bytes(source.read(0, 10**9)) == VERSIONS[1][1].tobytes()
+        source.close()
+        gc.collect()
+        assert buffer.reclaim()
+
+
+def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        for version in (0, 1):
+            put_shared(store, VERSIONS[version][0], shown(VERSIONS[version]).file)
+
+        (transfer,) = store.plan(POLICY, have=Version(0), want=None).transfers
+
+        assert transfer.kind is TransferKind.DELTA
+        assert read(store, transfer).tobytes() == encode_delta(*VERSIONS[0], *VERSIONS[1])
+        assert [name for name in names(tmp_path) if name.startswith("0000000001")] == [
+            "0000000001.delta",
+            "0000000001.record",
+        ]
+
+
+def test_a_delta_sent_beside_the_bits_is_kept_as_it_is(tmp_path: Path, shown: Shown) -> None:
+    delta = delta_file(VERSIONS[0], VERSIONS[1])
+    with shelf(tmp_path) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+
+        assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, delta)
+
+        assert store.plan(POLICY, have=Version(0), want=None).transfers == (delta[0],)
+        assert store.notices(POLICY)[-1].changed_elements > 0
+
+
+def test_a_delta_that_leads_elsewhere_than_to_the_bits_is_refused(tmp_path: Path, shown: Shown) -> None:
+    other = layout(SNAPSHOTS[2], 1)
+    transfer, data = delta_file(VERSIONS[0], other)
+    with shelf(tmp_path) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+
+        with pytest.raises(CorruptData, match="does not lead to the bits"):
+            put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, (transfer, data))
+
+        assert [notice.version for notice in store.notices(POLICY)] == [0]
+        assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file)
+
+
+def test_a_delta_on_a_version_that_the_store_does_not_have_is_replaced_by_its_own(tmp_path: Path, shown: Shown) -> None:
+    """A trainer that is one ahead of a store that lost a version needs no second try: the bits are all there."""
+    skipping = delta_file(VERSIONS[0], VERSIONS[2])
+    with shelf(tmp_path) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+        put_full(store, SNAPSHOTS[1], 1)
+
+        assert put_shared(store, VERSIONS[2][0], shown(VERSIONS[2]).file, skipping)
+
+        (transfer,) = store.plan(POLICY, have=Version(1), want=None).transfers
+        assert transfer.base == 1
+        assert got(store, have=VERSIONS[1]) == VERSIONS[2][0]
+
+
+def test_bits_that_are_not_what_the_manifest_says_are_refused(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        buffer = shown(VERSIONS[1])
+
+        with pytest.raises(CorruptData, match="does not match its hash"):
+            put_shared(store, VERSIONS[0][0], buffer.file)
+
+        gc.collect()
+        assert buffer.reclaim(), "what was refused is let go"
+        assert store.notices(POLICY) == ()
+
+
+def test_a_buffer_of_another_size_is_refused(tmp_path: Path, shown: Shown) -> None:
+    small = layout({"w": snapshot()["norm.weight"]}, 0)
+    with shelf(tmp_path) as store, pytest.raises(CorruptData, match="bytes, expected"):
+        put_shared(store, VERSIONS[0][0], shown(small).file)
+
+
+@pytest.mark.parametrize("case", ["gone", "elsewhere", "written", "no buffer"])
+def test_a_buffer_that_cannot_be_had_is_asked_for_in_bytes(
+    tmp_path: Path, shown: Shown, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = shown(VERSIONS[0])
+    file: SharedFile = buffer.file
+    match case:
+        case "gone":
+            buffer.remove()
+        case "elsewhere":
+            file = replace(file, host="another boot/7")
+        case "written":
+            assert buffer.reclaim()
+        case "no buffer":
+            file = replace(file, path="/etc/passwd")
+    with shelf(tmp_path) as store:
+        with pytest.raises(UnknownVersion, match="send the bytes"):
+            put_shared(store, VERSIONS[0][0], file)
+
+        assert put_full(store, SNAPSHOTS[0], 0)
+        assert got(store) == VERSIONS[0][0]
+
+
+def test_readers_are_not_shown_a_file_that_its_writer_removed(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        buffer = shown(VERSIONS[0])
+        put_shared(store, VERSIONS[0][0], buffer.file)
+
+        buffer.remove()
+
+        assert store.plan(POLICY, have=None, want=None).shared is None
+        assert got(store) == VERSIONS[0][0]
+
+
+def test_adopting_again_what_is_there_is_harmless_and_looks_at_no_buffer(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        buffer = shown(VERSIONS[0])
+        put_shared(store, VERSIONS[0][0], buffer.file)
+        buffer.remove()
+
+        assert not put_shared(store, VERSIONS[0][0], buffer.file)
+
+
+def test_an_adopted_version_is_back_after_a_restart(tmp_path: Path, shown: Shown) -> None:
+    with shelf(tmp_path) as store:
+        for version in range(6):
+            buffer = shown(VERSIONS[version])
+            put_shared(store, VERSIONS[version][0], buffer.file)
+            buffer.remove()
+    with shelf(tmp_path) as store:
+        assert got(store) == VERSIONS[5][0]
+        assert [name for name in names(tmp_path) if name.endswith(".full")] == ["0000000002.full", "0000000004.full"]
+        for notice in store.notices(POLICY):
+            assert got(store, want=notice.version) == VERSIONS[notice.version][0]
+
+
+def test_bits_that_came_over_the_wire_can_be_mapped_too(tmp_path: Path) -> None:
+    with shelf(tmp_path) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+        file = store.plan(POLICY, have=None, want=None).shared
+        assert file is not None
+        assert attach(file).tobytes() == VERSIONS[0][1].tobytes()
+
+        put_full(store, SNAPSHOTS[1], 1)
+
+        gc.collect()
+        assert not Path(file.path).exists(), "the store keeps one version in memory"
+        assert store.plan(POLICY, have=None, want=Version(0)).shared is None
+    with shelf(tmp_path) as store:
+        again = store.plan(POLICY, have=None, want=None).shared
+        assert again is not None
+        assert attach(again).tobytes() == VERSIONS[1][1].tobytes()
+
+
+def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared.os, "posix_fallocate", no_room)
+    with shelf(tmp_path) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+
+        assert got(store) == VERSIONS[0][0]
+        assert store.plan(POLICY, have=None, want=None).shared is None
+
+
+def test_what_is_announced_must_be_of_this_version(tmp_path: Path, shown: Shown) -> None:
+    manifest = VERSIONS[0][0]
+    with shelf(tmp_path) as store:
+        for lie in (replace(announced(manifest), target=Version(7)), replace(announced(manifest), size_bytes=10**9)):
+            with pytest.raises(CorruptData):
+                store.begin(manifest, lie, shared=shown(VERSIONS[0]).file)

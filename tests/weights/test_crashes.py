@@ -1,0 +1,118 @@
+"""A store that dies at every point of what it does to its files: adoptions, anchors, retention passes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.shared import SharedBuffer
+from tests.fakes.crashes import Crash
+from tests.weights.shelves import got, names, put_all, put_full, put_shared, shelf
+from tests.weights.versions import POLICY, history, layout
+
+CONFIG = WeightsConfig(keep_versions=3, anchor_every=3)
+SNAPSHOTS = history(7)
+VERSIONS = [layout(tensors, version) for version, tensors in enumerate(SNAPSHOTS)]
+CALLS = {os: ("open", "write", "fsync"), Path: ("replace", "unlink")}
+
+
+class Death:
+    """The process dies at the n-th change to a file below `directory`: after half of it, where it is a write.
+
+    Nothing that the dead process tries afterwards happens.
+    """
+
+    def __init__(self, directory: Path, after: int) -> None:
+        self._directory = directory
+        self._left = after
+        self._descriptors: set[int] = set()
+        self.has_come = False
+
+    @contextmanager
+    def waiting(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            for owner, calls in CALLS.items():
+                for call in calls:
+                    patched.setattr(owner, call, self._replaced(call, getattr(owner, call)))
+            yield
+
+    def _replaced(self, call: str, real: Any) -> Any:
+        def replaced(*arguments: Any, **named: Any) -> Any:
+            if not self._concerns(arguments[0]):
+                return real(*arguments, **named)
+            if self._left == 0:
+                if call == "write" and not self.has_come:
+                    real(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                self.has_come = True
+                raise Crash
+            self._left -= 1
+            result = real(*arguments, **named)
+            if call == "open":
+                self._descriptors.add(result)
+            return result
+
+        return replaced
+
+    def _concerns(self, what: object) -> bool:
+        if isinstance(what, int):
+            return what in self._descriptors
+        return self._directory in Path(str(what)).parents
+
+
+def _check_kept(directory: Path, *, acknowledged: int, newest: int) -> None:
+    """After a restart everything that was promised is there, right, and can be gone on from."""
+    with shelf(directory, CONFIG) as store:
+        kept = [int(notice.version) for notice in store.notices(POLICY)]
+        assert kept[-1] in {acknowledged, newest}
+        assert set(range(max(0, acknowledged - CONFIG.keep_versions + 1), acknowledged + 1)) <= set(kept)
+        for version in kept:
+            assert got(store, want=version) == VERSIONS[version][0]
+        assert [name for name in names(directory) if name.endswith((".damaged", ".part"))] == []
+        for version in range(kept[-1] + 1, len(VERSIONS)):
+            put_full(store, SNAPSHOTS[version], version)
+        assert got(store) == VERSIONS[-1][0]
+
+
+def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyPatch, *, is_shared: bool) -> bool:
+    """Publish one version and tidy, with a death at that point; whether it came to it."""
+    death = Death(directory, after=point)
+    manifest, bits = VERSIONS[version]
+    buffer = SharedBuffer(manifest.size_bytes)
+    buffer.buffer[:] = bits
+    try:
+        with shelf(directory, CONFIG) as store, death.waiting(monkeypatch), suppress(Crash):
+            if is_shared:
+                put_shared(store, manifest, buffer.file)
+            else:
+                put_full(store, SNAPSHOTS[version], version)
+    finally:
+        buffer.remove()
+    return death.has_come
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["sent", "adopted"])
+@pytest.mark.parametrize("version", [0, 1, 3, 6], ids=["first", "delta", "anchor", "retention"])
+def test_killed_at_any_point_nothing_acknowledged_is_lost_and_nothing_is_wrong(
+    tmp_path: Path, version: int, is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 3 becomes an anchor; with version 6 as another, versions 0 to 2 are forgotten."""
+    points = 0
+    while True:
+        directory = tmp_path / str(points)
+        with shelf(directory, CONFIG) as store:
+            put_all(store, SNAPSHOTS[:version])
+        if not _dies(directory, version, points, monkeypatch, is_shared=is_shared):
+            break
+        if version:
+            _check_kept(directory, acknowledged=version - 1, newest=version)
+        else:
+            with shelf(directory, CONFIG) as store, suppress(InvalidInput):
+                put_full(store, SNAPSHOTS[0], 0)
+                assert got(store) == VERSIONS[0][0]
+        points += 1
+    assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step of it was a point to die at"
