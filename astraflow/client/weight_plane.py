@@ -42,9 +42,9 @@ class WeightPlaneClient:
         pieces = _publish_pieces(manifest, transfer, chunks, shared)
         return (await self._link.call(self._stub.Publish, pieces, timeout_s=TRANSFER_TIMEOUT_S)).is_new
 
-    async def watch(self, policy: PolicyId, *, after: Version | None) -> AsyncGenerator[VersionNotice, None]:
-        """The latest version at once if it is newer than `after`, then every new one, for ever."""
-        request = pb.WatchRequest(policy=policy, after=after)
+    async def watch(self, policy: PolicyId | None, *, after: Version | None) -> AsyncGenerator[VersionNotice, None]:
+        """The latest version at once if it is newer than `after`, then every new one, for ever. None: of all."""
+        request = pb.WatchRequest(policy=policy or "", after=after)
         async with aclosing(self._link.stream(self._stub.Watch, request, timeout_s=None)) as notices:
             async for notice in notices:
                 yield decode_notice(notice)

@@ -25,6 +25,8 @@ class Direct:
     data: bytes
 
 
+EXPECTED = (AstraFlowError, DamagedFileError)
+
 Key = tuple[PolicyId, Version, Version]
 """Policy, from, to: versions never change, so neither does the delta between two."""
 
@@ -90,8 +92,9 @@ class DirectDeltas:
         direct = None
         try:
             direct = work()
-        except (AstraFlowError, DamagedFileError) as problem:
-            kind = log.info if isinstance(problem, UnknownVersion) else log.warning
+        except Exception as problem:  # of any kind: nobody waits for its end, and there is another way to go
+            is_gone = isinstance(problem, UnknownVersion)
+            kind = log.info if is_gone else log.warning if isinstance(problem, EXPECTED) else log.exception
             kind("direct_delta_not_made", policy=key[0], base=key[1], target=key[2], problem=str(problem))
         finally:
             with self._changing:

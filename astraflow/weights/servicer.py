@@ -42,6 +42,8 @@ class WeightsServicer(WeightPlaneServicer):
         self._changed = asyncio.Condition()
         self._is_stopping = False
         self._taking: set[asyncio.Task[bool]] = set()
+        self._untidy: dict[PolicyId, bool] = {}
+        """Policies that are being tidied: whether there is more to do."""
 
     async def stop(self) -> None:
         """End the streams that have no end of their own, and let versions that have arrived be taken in."""
@@ -116,6 +118,7 @@ class WeightsServicer(WeightPlaneServicer):
                 kind=transfer.kind.value,
                 bytes=transfer.size_bytes,
                 full_bytes=manifest.size_bytes,
+                is_durable=self._store.is_durable,
             )
             async with self._changed:
                 self._changed.notify_all()
@@ -123,7 +126,17 @@ class WeightsServicer(WeightPlaneServicer):
         return is_new
 
     async def _tidy(self, policy: PolicyId) -> bool:
-        await asyncio.to_thread(self._store.tidy, policy)
+        """One at a time for each policy, and one more for all that came meanwhile: a place may be slow to write to."""
+        is_running = policy in self._untidy
+        self._untidy[policy] = True
+        if is_running:
+            return False
+        try:
+            while self._untidy[policy]:
+                self._untidy[policy] = False
+                await asyncio.to_thread(self._store.tidy, policy)
+        finally:
+            del self._untidy[policy]
         return True
 
     def _own(self, task: asyncio.Task[bool]) -> None:

@@ -45,6 +45,11 @@ class WeightStore:
                 log.info("versions_recovered", policy=policy, newest=history.records[-1].version)
 
     @property
+    def is_durable(self) -> bool:
+        """Whether versions outlast the machine's memory."""
+        return self._keep.is_durable
+
+    @property
     def policies(self) -> tuple[PolicyId, ...]:
         """Those with a version, sorted."""
         return tuple(sorted(policy for policy, history in self._histories.items() if history.records))

@@ -1,6 +1,7 @@
 """Versions that a publisher on the same host shows in shared memory instead of sending them."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 from astraflow.contract.errors import CorruptData, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, SharedFile, TransferKind
-from astraflow.weights import shared
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.shared import SharedBuffer, attach
@@ -236,7 +236,7 @@ def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(shared.os, "posix_fallocate", no_room)
+    monkeypatch.setattr(os, "posix_fallocate", no_room)
     with shelf(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 

@@ -4,16 +4,25 @@ import asyncio
 import random
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
+from astraflow.runtime.aio import retry
+from astraflow.weights.keeping.memory import MemoryKeep, MemoryOptions
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
+from astraflow.weights.shared import SharedBuffer
 from astraflow.weights.tensors import SnapshotTensors
+from astraflow.wire.channel import dial
+from astraflow.wire.codec_weights import encode_manifest, encode_shared, encode_transfer
+from astraflow.wire.pb import weight_plane_pb2 as pb
+from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from tests.weights.running import TOKEN, BriskClock, client_of
+from tests.weights.shelves import announced
 from tests.weights.versions import POLICY, history, layout
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +34,7 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
 from astraflow.wire.server import Listen
 
-config = WeightsConfig(keep_versions=6, anchor_every=3)
+config = WeightsConfig(keep_in={"kind": sys.argv[4]}, keep_versions=6, anchor_every=3, direct_after=2)
 listen = Listen(port=int(sys.argv[2]), token=sys.argv[3])
 asyncio.run(serve(config, listen=listen, directory=Path(sys.argv[1]), stop=asyncio.Event(), on_ready=print))
 """
@@ -37,8 +46,9 @@ VERSIONS = 40
 class KillableStore:
     """A store in a process of its own, always on the same port."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: str = "disk") -> None:
         self._directory = directory
+        self._kind = kind
         self._process: asyncio.subprocess.Process | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -53,6 +63,7 @@ class KillableStore:
             str(self._directory),
             str(self._port),
             TOKEN,
+            self._kind,
             cwd=ROOT,
             stderr=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
@@ -64,14 +75,17 @@ class KillableStore:
         await self._process.wait()
 
 
-async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+@pytest.mark.parametrize("is_shared", [False, True], ids=["sent", "adopted"])
+async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, kind: str, is_shared: bool) -> None:
     snapshots = history(VERSIONS)
-    store = KillableStore(tmp_path)
+    store = KillableStore(tmp_path, kind)
     acknowledged = asyncio.Event()
     await store.start()
     try:
         async with client_of(store.address) as client, asyncio.TaskGroup() as tasks:
-            publishing = tasks.create_task(_publish(client, snapshots, acknowledged))
+            publish = partial(_share, store.address) if is_shared else partial(_publish, client)
+            publishing = tasks.create_task(publish(snapshots, acknowledged))
             following = tasks.create_task(_follow(client))
             for _ in range(KILLS):
                 await acknowledged.wait()
@@ -85,6 +99,8 @@ async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path) ->
             kept = await client.versions(POLICY)
     finally:
         await store.kill()
+        if kind == "memory":
+            MemoryKeep(MemoryOptions(), tmp_path).close()
 
     assert kept[-1].version == VERSIONS - 1
     assert [notice.root_hash for notice in kept] == [
@@ -102,6 +118,42 @@ async def _publish(client: WeightPlaneClient, snapshots: list[SnapshotTensors], 
             await publisher.publish(Version(version), tensors)
             await publisher.wait()
             acknowledged.set()
+
+
+async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: asyncio.Event) -> None:
+    """Publish by showing buffers, as a publisher on the store's host does: two of them in turn."""
+    buffers = [SharedBuffer(layout(snapshots[0])[0].size_bytes) for _ in range(2)]
+    try:
+        async with dial(address, token=TOKEN) as link:
+            for version, tensors in enumerate(snapshots):
+                manifest, bits = layout(tensors, version)
+                buffer = await _free(buffers)
+                buffer.buffer[:] = bits
+                buffer.show()
+                head = pb.PublishHead(
+                    manifest=encode_manifest(manifest),
+                    transfer=encode_transfer(announced(manifest)),
+                    shared=encode_shared(buffer.file),
+                )
+
+                async def handed_in(head: pb.PublishHead = head) -> None:
+                    pieces = iter([pb.PublishPiece(head=head)])
+                    await link.call(WeightPlaneStub(link.channel).Publish, pieces, timeout_s=10)
+
+                await retry(handed_in, what="publishing", clock=BriskClock())
+                acknowledged.set()
+    finally:
+        for buffer in buffers:
+            buffer.remove()
+
+
+async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
+    """One that the store has let go: it keeps the newest version only, once nobody reads the one before."""
+    while True:
+        for buffer in buffers:
+            if buffer.reclaim():
+                return buffer
+        await asyncio.sleep(0.001)
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:

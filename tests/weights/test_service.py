@@ -1,8 +1,10 @@
 import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,17 +23,21 @@ from astraflow.contract.errors import (
     UnknownVersion,
 )
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Dtype, Probe
+from astraflow.contract.weights import Dtype, Probe, SharedFile
+from astraflow.weights import history as history_module
 from astraflow.weights.chunks import CHUNK_BYTES, Assembly, split
+from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
 from astraflow.weights.servicer import WeightsServicer
+from astraflow.weights.shared import SharedBuffer
 from astraflow.weights.store import opened
 from astraflow.wire.channel import dial
-from astraflow.wire.codec_weights import encode_manifest, encode_transfer
+from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_shared, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from astraflow.wire.server import Listen
 from tests.weights.running import CONFIG, TOKEN, client_of, weight_store
+from tests.weights.shelves import announced
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot
 
 pytestmark = pytest.mark.anyio
@@ -103,6 +109,123 @@ async def test_a_fetch_begins_at_any_offset(client: WeightPlaneClient) -> None:
     assert nothing == []
     with pytest.raises(InvalidInput, match="beyond"):
         _ = [chunk async for chunk in client.fetch(transfer, offset=transfer.size_bytes + 1)]
+
+
+async def test_ranges_of_a_file_are_fetched_at_once_and_make_up_the_file(tmp_path: Path) -> None:
+    size_bytes = 5 * CHUNK_BYTES + 17
+    bits = np.random.default_rng(0).integers(0, 256, size_bytes, dtype=np.uint8)
+    manifest, buffer = layout({"w": (Dtype.FLOAT8_E4M3, (size_bytes,), bits)}, 0)
+    transfer, data = full_file(manifest, buffer)
+    async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
+        await WeightPlaneClient(link).publish(manifest, transfer, split(data))
+        (transfer,) = (await WeightPlaneClient(link).plan(POLICY, have=None)).transfers
+
+        async def fetched(offset: int, size: int) -> bytes:
+            request = pb.FetchRequest(transfer=encode_transfer(transfer), offset=offset, size_bytes=size)
+            stream = link.stream(WeightPlaneStub(link.channel).Fetch, request, timeout_s=10)
+            chunks = [decode_chunk(chunk) async for chunk in stream]
+            ends = [chunk.offset + len(chunk.data) for chunk in chunks]
+            assert [chunk.offset for chunk in chunks] == [offset, *ends[:-1]]
+            return b"".join(bytes(chunk.data) for chunk in chunks)
+
+        cuts = [0, 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 5, size_bytes]
+        pieces = await asyncio.gather(*(fetched(start, end - start) for start, end in pairwise(cuts)))
+
+        assert b"".join(pieces) == data
+        assert await fetched(size_bytes - 3, 3) == data[-3:]
+        with pytest.raises(InvalidInput, match="lie beyond"):
+            await fetched(size_bytes - 3, 4)
+
+
+async def test_a_watcher_without_a_policy_hears_of_all_policies(client: WeightPlaneClient) -> None:
+    async def publish(policy: str, version: int) -> None:
+        manifest, buffer = layout(snapshot(version), version, policy=PolicyId(policy))
+        transfer, data = full_file(manifest, buffer)
+        await client.publish(manifest, transfer, split(data))
+
+    await publish("one", 0)
+    await publish("one", 1)
+    await publish("two", 7)
+    async with aclosing(client.watch(None, after=None)) as notices:
+        first = {(notice.policy, notice.version) for notice in [await anext(notices), await anext(notices)]}
+        assert first == {("one", 1), ("two", 7)}
+
+        for policy, version in (("two", 8), ("three", 0), ("one", 2)):
+            await publish(policy, version)
+
+        later = [await anext(notices) for _ in range(3)]
+    assert {(notice.policy, notice.version) for notice in later} == {("two", 8), ("three", 0), ("one", 2)}
+
+
+async def test_a_notice_says_how_much_changed(client: WeightPlaneClient) -> None:
+    snapshots = history(3)
+    versions = [layout(tensors, version) for version, tensors in enumerate(snapshots)]
+    changed = [
+        sum(int((bits != later[name][2]).sum()) for name, (_, _, bits) in tensors.items())
+        for tensors, later in pairwise(snapshots)
+    ]
+    full, delta, derived = full_file(*versions[0]), delta_file(versions[0], versions[1]), full_file(*versions[2])
+    for (manifest, _), (transfer, data) in zip(versions, (full, delta, derived), strict=True):
+        await client.publish(manifest, transfer, split(data))
+
+    notices = await client.versions(POLICY)
+
+    assert [notice.changed_elements for notice in notices] == [0, *changed]
+    assert {notice.elements for notice in notices} == {sum(tensor.elements for tensor in versions[0][0].tensors)}
+
+
+async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path) -> None:
+    manifest, buffer = layout(snapshot(), 0)
+    shared = SharedBuffer(manifest.size_bytes)
+    shared.buffer[:] = buffer
+    async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
+
+        async def publish(file: SharedFile) -> bool:
+            head = pb.PublishHead(
+                manifest=encode_manifest(manifest),
+                transfer=encode_transfer(announced(manifest)),
+                shared=encode_shared(file),
+            )
+            call = link.call(WeightPlaneStub(link.channel).Publish, iter([pb.PublishPiece(head=head)]), timeout_s=10)
+            return bool((await call).is_new)
+
+        with pytest.raises(UnknownVersion, match="send the bytes"):
+            await publish(replace(shared.file, host="another"))
+        assert await publish(shared.file)
+
+        plan = await WeightPlaneClient(link).plan(POLICY, have=None)
+        assert plan.shared == shared.file
+        assert b"".join([bytes(c.data) async for c in WeightPlaneClient(link).fetch(plan.transfers[0])]) == bytes(
+            buffer
+        )
+    shared.remove()
+
+
+@pytest.mark.parametrize(("wait_s", "legs"), [(5.0, 1), (0.0, 5)])
+async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
+    tmp_path: Path, wait_s: float, legs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def held(*_: object, **__: object) -> None:
+        gate.wait(10)
+        raise UnknownVersion("too late")
+
+    if not wait_s:
+        monkeypatch.setattr(history_module, "rebuild", held)
+    config = WeightsConfig(direct_wait_s=wait_s)
+    versions = [layout(tensors, version) for version, tensors in enumerate(history(6))]
+    async with weight_store(tmp_path, config=config) as address, client_of(address) as client:
+        transfer, data = full_file(*versions[0])
+        await client.publish(versions[0][0], transfer, split(data))
+        for before, now in pairwise(versions):
+            transfer, data = delta_file(before, now)
+            await client.publish(now[0], transfer, split(data))
+
+        plans = await asyncio.gather(*(client.plan(POLICY, have=Version(0)) for _ in range(4)))
+
+        assert [len(plan.transfers) for plan in plans] == [legs] * 4
+        gate.set()
 
 
 async def test_errors_arrive_as_what_they_are(client: WeightPlaneClient) -> None:

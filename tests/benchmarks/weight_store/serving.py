@@ -49,9 +49,12 @@ class MessageServicer(WeightsServicer):
         transfer = decode_transfer(request.transfer)
         source = await asyncio.to_thread(self._store.open, transfer)
         end = request.offset + request.size_bytes
+
+        def message(offset: int) -> pb.Chunk:
+            return encode_chunk(chunk_at(offset, source.read(offset, min(CHUNK_BYTES, end - offset))))
+
         for offset in range(request.offset, end, CHUNK_BYTES):
-            size_bytes = min(CHUNK_BYTES, end - offset)
-            yield await asyncio.to_thread(lambda o=offset, n=size_bytes: encode_chunk(chunk_at(o, source.read(o, n))))
+            yield await asyncio.to_thread(message, offset)
         source.close()
 
 
@@ -60,7 +63,7 @@ async def serve(replies: str, elements: int) -> None:
     prepare_for_large_messages()
     kind = WeightsServicer if replies == "raw" else MessageServicer
     if replies != "raw":
-        wire_server.RAW_REPLIES = frozenset()
+        vars(wire_server)["RAW_REPLIES"] = frozenset()
     with tempfile.TemporaryDirectory() as directory, opened(Path(directory), WeightsConfig()) as store:
         (now,) = versions(1, elements=elements, learning_rate=0.0)
         put(store, now[0], *full_file(*now), chunk_bytes=2**20)
