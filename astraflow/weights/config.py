@@ -28,6 +28,9 @@ class WeightsConfig(Config):
     """Of all those that are kept; the one made last stays, whatever its size."""
     direct_wait_s: float = Field(default=2.0, ge=0, le=5)
     """Readers wait for theirs this long, then take the way there is; it is made all the same, for those who come."""
+    linger_s: float = Field(default=30.0, ge=0)
+    """Bits of a version that is no longer the newest stay in memory this long after somebody read them, so that a
+    reader in full may take longer than a version lasts, break off and resume."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)

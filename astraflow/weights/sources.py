@@ -1,6 +1,7 @@
 """Where the bytes of a transfer are read from while it is served: immutable, and safe from being pruned meanwhile."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -54,11 +55,14 @@ class DataSource:
 class BitsSource(DataSource):
     """Bits that the store holds in memory, with the name that others know them by."""
 
-    def __init__(self, bits: Bits) -> None:
+    def __init__(self, bits: Bits, *, on_close: Callable[[], None]) -> None:
         super().__init__(bits.buffer.data)
         self._bits: Bits | None = bits
+        self._on_close: Callable[[], None] | None = on_close
 
     def close(self) -> None:
         """Let go of the bits."""
         super().close()
-        self._bits = None
+        on_close, self._bits, self._on_close = self._on_close, None, None
+        if on_close is not None:
+            on_close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferKind
+from astraflow.runtime.clock import Clock
 from astraflow.weights.chunks import Assembly, chunk_at, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.staging import stage
@@ -16,8 +17,10 @@ from tests.weights.versions import POLICY, delta_file, full_file, layout
 CONFIG = WeightsConfig(keep_versions=3, anchor_every=2)
 
 
-def shelf(directory: Path, config: WeightsConfig = CONFIG) -> AbstractContextManager[WeightStore]:
-    return opened(directory, config)
+def shelf(
+    directory: Path, config: WeightsConfig = CONFIG, clock: Clock | None = None
+) -> AbstractContextManager[WeightStore]:
+    return opened(directory, config, clock=clock)
 
 
 def put(

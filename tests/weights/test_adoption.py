@@ -15,6 +15,7 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.shared import SharedBuffer, attach
 from astraflow.weights.tensors import Buffer
+from tests.fakes.clock import ManualClock
 from tests.weights.shelves import announced, got, names, put_full, put_shared, read, shelf
 from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
 
@@ -54,7 +55,7 @@ def test_a_version_is_adopted_without_a_copy_and_readers_map_the_same_file(tmp_p
 def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterwards(
     tmp_path: Path, shown: Shown
 ) -> None:
-    with shelf(tmp_path) as store:
+    with shelf(tmp_path, WeightsConfig(linger_s=0)) as store:
         first, second = shown(VERSIONS[0]), shown(VERSIONS[1])
         put_shared(store, VERSIONS[0][0], first.file)
         assert not first.reclaim()
@@ -69,7 +70,7 @@ def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterw
 
 
 def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) -> None:
-    config = WeightsConfig(anchor_every=100)
+    config = WeightsConfig(anchor_every=100, linger_s=0)
     with shelf(tmp_path, config) as store:
         for version in (0, 1):
             buffer = shown(VERSIONS[version])
@@ -83,6 +84,39 @@ def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) 
         source.close()
         gc.collect()
         assert buffer.reclaim()
+
+
+def test_a_reader_whose_version_was_replaced_may_open_it_again_for_a_while(tmp_path: Path, shown: Shown) -> None:
+    """It fetches range by range, and over a bad link: each range and each resumption opens the file anew."""
+    clock = ManualClock()
+    with shelf(tmp_path, WeightsConfig(anchor_every=100, linger_s=30), clock) as store:
+        for version in (0, 1):
+            buffer = shown(VERSIONS[version])
+            put_shared(store, VERSIONS[version][0], buffer.file)
+        (full,) = store.plan(POLICY, have=None, want=None).transfers
+        store.open(full).close()
+
+        for version, passed_s in ((2, 29.0), (3, 29.0)):
+            put_shared(store, VERSIONS[version][0], shown(VERSIONS[version]).file)
+            clock.advance(passed_s)
+            assert read(store, full).tobytes() == VERSIONS[1][1].tobytes()
+
+        clock.advance(31.0)
+        with pytest.raises(UnknownVersion, match="no longer kept"):
+            store.open(full)
+        gc.collect()
+        assert buffer.reclaim()
+
+
+def test_readers_of_ever_newer_versions_hold_two_of_the_replaced_ones(tmp_path: Path, shown: Shown) -> None:
+    buffers = [shown(version) for version in VERSIONS]
+    with shelf(tmp_path, WeightsConfig(anchor_every=100), ManualClock()) as store:
+        for (manifest, _), buffer in zip(VERSIONS, buffers, strict=True):
+            put_shared(store, manifest, buffer.file)
+            store.open(store.plan(POLICY, have=None, want=None).transfers[0]).close()
+
+        gc.collect()
+        assert [buffer.reclaim() for buffer in buffers] == [True, True, True, False, False, False]
 
 
 def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown) -> None:

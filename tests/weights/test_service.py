@@ -24,7 +24,7 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Probe, SharedFile
-from astraflow.weights import history as history_module
+from astraflow.weights import ways
 from astraflow.weights.chunks import CHUNK_BYTES, Assembly, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
@@ -212,7 +212,7 @@ async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
         raise UnknownVersion("too late")
 
     if not wait_s:
-        monkeypatch.setattr(history_module, "rebuild", held)
+        monkeypatch.setattr(ways, "rebuild", held)
     config = WeightsConfig(direct_wait_s=wait_s)
     versions = [layout(tensors, version) for version, tensors in enumerate(history(6))]
     async with weight_store(tmp_path, config=config) as address, client_of(address) as client:

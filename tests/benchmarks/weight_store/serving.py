@@ -102,6 +102,7 @@ async def measure(replies: str, *, elements: int, streams: int, seconds: float) 
     finally:
         process.stdin.close()
         process.wait(timeout=30)
+        process.stdout.close()
     gigabytes = size_bytes / 1e9
     return Serving(replies=replies, streams=streams, gb_per_s=gigabytes / took_s, server_s_per_gb=cpu_s / gigabytes)
 
