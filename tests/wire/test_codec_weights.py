@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import PolicyId, Version
@@ -15,7 +17,9 @@ from astraflow.wire.codec_weights import (
     encode_chunk,
     encode_manifest,
     encode_transfer,
+    frame_chunk,
 )
+from astraflow.wire.pb import weight_plane_pb2 as pb
 
 HASH = bytes(range(32))
 MANIFEST = Manifest(
@@ -35,6 +39,16 @@ def test_a_flipped_bit_in_a_chunk_is_noticed() -> None:
     message.data = b"weightz"
     with pytest.raises(CorruptData, match="the chunk at offset 64"):
         decode_chunk(message)
+
+
+@given(offset=st.integers(0, 2**63 - 1), data=st.binary(max_size=300))
+def test_a_chunk_put_together_by_hand_is_the_message_that_protobuf_makes(offset: int, data: bytes) -> None:
+    chunk = Chunk(offset=offset, data=memoryview(data), checksum=xxhash.xxh3_64_intdigest(data))
+
+    message = pb.Chunk.FromString(frame_chunk(chunk))
+
+    assert message == encode_chunk(chunk)
+    assert decode_chunk(message) == replace(chunk, data=data)
 
 
 def test_a_chunk_of_a_view_is_sent_as_its_bytes() -> None:
