@@ -100,7 +100,7 @@ def test_a_mistake_in_the_base_is_blamed_on_the_base(tmp_path: Path) -> None:
         ),
         ("nodes.engine.token=1", r"^--set: nodes\.engine: .*did you mean 'tokens'"),
         ("weights.keep_version=4", r"^--set: weights\.keep_version: .*did you mean 'keep_versions'"),
-        ("weights.keep_in.kind=s4", r"^--set: weights\.keep_in: no keep is called 's4'; did you mean 's3'"),
+        ("weights.keep_in.kind=s4", r"^--set: weights\.keep_in: no keep is called 's4'; known: disk, memory, s3"),
         ("weights.keep_in={kind='s3'}", r"^--set: weights\.keep_in: .*bucket: missing"),
         ("dataflow.lease=4", r"^--set: dataflow\.lease: .*did you mean 'lease_s'"),
         ("dataflow.engine={}", r"^--set: dataflow\.engine: follows from the rest"),

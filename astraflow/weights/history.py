@@ -100,7 +100,7 @@ class History:
                 raise
             self._state = Versions(records={**self._state.records, record.version: record}, bits=proven.bits)
             self._highest_seen = max(self._highest_seen, record.version)
-            self._ways.superseded()
+            self._ways.let_go()
             return True
 
     def tidy(self) -> None:
@@ -114,6 +114,10 @@ class History:
                     work()
                 except (StorageFull, Unavailable) as problem:
                     log.warning("tidying_postponed", policy=self._policy, problem=str(problem))
+
+    def let_go(self) -> None:
+        """Free the bits of replaced versions that nobody has read for a while."""
+        self._ways.let_go()
 
     def plan(self, *, have: Version | None, want: Version | None) -> TransferPlan:
         """The way with the fewest bytes. Raises: UnknownVersion."""

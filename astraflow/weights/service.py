@@ -2,19 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.signing import VerifyingKey
-from astraflow.weights.store import opened
+from astraflow.weights.store import WeightStore, opened
 from astraflow.wire.pb.weight_plane_pb2_grpc import add_WeightPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 
 log = get_logger()
+
+MIN_LET_GO_S = 0.1
 
 
 async def serve(
@@ -52,10 +55,23 @@ async def running(
         servicer = WeightsServicer(store, direct_wait_s=config.direct_wait_s)
         async with serving(listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server)) as address:
             log.info("weight_store_ready", address=address, directory=str(directory))
+            letting_go = asyncio.create_task(_let_go(store, config, clock))
             try:
                 yield address
             finally:
                 await servicer.stop()
+                letting_go.cancel()
+                with suppress(asyncio.CancelledError):
+                    await letting_go
     finally:
         opening.__exit__(None, None, None)
     log.info("weight_store_stopped")
+
+
+async def _let_go(store: WeightStore, config: WeightsConfig, clock: Clock | None) -> None:
+    """Bits that linger are let go in time also while no version comes: their publisher may wait for the memory."""
+
+    async def once() -> None:
+        await asyncio.to_thread(store.let_go)
+
+    await periodic(once, every_s=max(config.linger_s / 4, MIN_LET_GO_S), clock=clock)

@@ -74,6 +74,11 @@ class WeightStore:
         """Keep the newest version in full if that is due, and forget versions beyond the bounds."""
         self._histories[policy].tidy()
 
+    def let_go(self) -> None:
+        """Free the bits of replaced versions that nobody has read for a while."""
+        for history in list(self._histories.values()):
+            history.let_go()
+
     def notices(self, policy: PolicyId, *, after: Version | None = None) -> tuple[VersionNotice, ...]:
         """Every version that is kept and newer than `after`, oldest first; empty for a policy without any."""
         history = self._histories.get(policy)

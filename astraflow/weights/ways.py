@@ -100,8 +100,8 @@ class Ways:
             raise UnknownVersion(f"the {transfer.kind.value} file of version {transfer.target} is no longer kept")
         return source
 
-    def superseded(self) -> None:
-        """A newer version is there: bits that nobody reads are let go."""
+    def let_go(self) -> None:
+        """Free the bits of replaced versions that nobody has read for a while."""
         self._lingering.prune(newest=None)
 
     def full_of_newest(self, newest: Record, bits: Bits) -> Transfer:

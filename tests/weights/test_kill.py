@@ -34,7 +34,7 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
 from astraflow.wire.server import Listen
 
-config = WeightsConfig(keep_in={"kind": sys.argv[4]}, keep_versions=6, anchor_every=3, direct_after=2)
+config = WeightsConfig(keep_in={"kind": sys.argv[4]}, keep_versions=6, anchor_every=3, direct_after=2, linger_s=0.2)
 listen = Listen(port=int(sys.argv[2]), token=sys.argv[3])
 asyncio.run(serve(config, listen=listen, directory=Path(sys.argv[1]), stop=asyncio.Event(), on_ready=print))
 """

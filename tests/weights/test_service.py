@@ -23,7 +23,7 @@ from astraflow.contract.errors import (
     UnknownVersion,
 )
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Dtype, Probe, SharedFile
+from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile
 from astraflow.weights import ways
 from astraflow.weights.chunks import CHUNK_BYTES, split
 from astraflow.weights.config import WeightsConfig
@@ -31,7 +31,7 @@ from astraflow.weights.service import serve
 from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.shared import SharedBuffer
 from astraflow.weights.store import opened
-from astraflow.wire.channel import dial
+from astraflow.wire.channel import Link, dial
 from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_shared, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
@@ -53,6 +53,15 @@ async def _publish_full(client: WeightPlaneClient, version: int, seed: int = 0) 
     manifest, buffer = layout(snapshot(seed), version)
     transfer, data = full_file(manifest, buffer)
     return await client.publish(manifest, transfer, split(data, chunk_bytes=1000))
+
+
+async def _share(link: Link, manifest: Manifest, file: SharedFile) -> bool:
+    """Publish a version whose bits are in a buffer on this host."""
+    head = pb.PublishHead(
+        manifest=encode_manifest(manifest), transfer=encode_transfer(announced(manifest)), shared=encode_shared(file)
+    )
+    call = link.call(WeightPlaneStub(link.channel).Publish, iter([pb.PublishPiece(head=head)]), timeout_s=10)
+    return bool((await call).is_new)
 
 
 async def test_a_publish_that_is_cut_off_and_refused_is_no_loose_end(tmp_path: Path) -> None:
@@ -177,19 +186,9 @@ async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path
     shared = SharedBuffer(manifest.size_bytes)
     shared.buffer[:] = buffer
     async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
-
-        async def publish(file: SharedFile) -> bool:
-            head = pb.PublishHead(
-                manifest=encode_manifest(manifest),
-                transfer=encode_transfer(announced(manifest)),
-                shared=encode_shared(file),
-            )
-            call = link.call(WeightPlaneStub(link.channel).Publish, iter([pb.PublishPiece(head=head)]), timeout_s=10)
-            return bool((await call).is_new)
-
         with pytest.raises(UnknownVersion, match="send the bytes"):
-            await publish(replace(shared.file, host="another"))
-        assert await publish(shared.file)
+            await _share(link, manifest, replace(shared.file, host="another"))
+        assert await _share(link, manifest, shared.file)
 
         plan = await WeightPlaneClient(link).plan(POLICY, have=None)
         assert plan.shared == shared.file
@@ -197,6 +196,27 @@ async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path
             buffer
         )
     shared.remove()
+
+
+async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tmp_path: Path) -> None:
+    """A publisher with few buffers may wait for one before it makes the next version."""
+    buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
+    config = WeightsConfig(linger_s=0.5, anchor_every=100)
+    async with weight_store(tmp_path, config=config) as address, dial(address, token=TOKEN) as link:
+        client = WeightPlaneClient(link)
+        for version, (tensors, buffer) in enumerate(zip(history(3), buffers, strict=True)):
+            manifest, bits = layout(tensors, version)
+            buffer.buffer[:] = bits
+            await _share(link, manifest, buffer.file)
+            async for _ in client.fetch((await client.plan(POLICY, have=None)).transfers[0]):
+                pass
+        assert not buffers[1].reclaim(), "version 1 is only in memory, and lingers"
+
+        async with asyncio.timeout(10):
+            while not buffers[1].reclaim():  # noqa: ASYNC110 (a lock has no event)
+                await asyncio.sleep(0.01)
+    for buffer in buffers:
+        buffer.remove()
 
 
 @pytest.mark.parametrize(("wait_s", "legs"), [(5.0, 1), (0.0, 5)])
