@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from astraflow.runtime.logs import configure
 from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import WeightsConfig
@@ -60,6 +61,7 @@ class MessageServicer(WeightsServicer):
 
 async def serve(replies: str, elements: int) -> None:
     """One version in memory, until standard input ends."""
+    configure(level="ERROR")
     prepare_for_large_messages()
     kind = WeightsServicer if replies == "raw" else MessageServicer
     if replies != "raw":
