@@ -15,7 +15,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.weights.bits import Bits
 from astraflow.weights.chunks import transfer_of
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.delta import encode_delta
+from astraflow.weights.delta import Level, encode_delta
 from astraflow.weights.direct import Direct, DirectDeltas
 from astraflow.weights.keeping.base import Folder
 from astraflow.weights.lingering import Lingering
@@ -128,7 +128,7 @@ class Ways:
         old = rebuild(
             self._folder, state.records, base.version, into=lambda n: np.empty(n, dtype=np.uint8), workers=workers
         )
-        data = encode_delta(base.manifest, old, target.manifest, bits.buffer, workers=workers)
+        data = encode_delta(base.manifest, old, target.manifest, bits.buffer, level=Level.DENSE, workers=workers)
         if len(data) >= target.manifest.size_bytes:
             return None
         log.debug("direct_delta_made", policy=self._policy, base=base.version, target=target.version, bytes=len(data))

@@ -11,7 +11,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import TransferKind
 from astraflow.weights.chunks import transfer_of
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.delta import encode_delta
+from astraflow.weights.delta import Level, encode_delta
 from astraflow.weights.direct import Direct, DirectDeltas
 from astraflow.weights.store import WeightStore
 from tests.weights.shelves import got, put_all, put_full, read, shelf
@@ -44,7 +44,9 @@ def test_a_reader_far_behind_gets_one_delta_smaller_than_the_chain(tmp_path: Pat
         plan = store.plan(POLICY, have=Version(have), want=None)
         assert [(file.base, file.target) for file in plan.transfers] == [(have, 8)]
         assert plan.size_bytes < chain.size_bytes
-        assert read(store, plan.transfers[0]).tobytes() == encode_delta(*VERSIONS[have], *VERSIONS[8])
+        assert read(store, plan.transfers[0]).tobytes() == encode_delta(
+            *VERSIONS[have], *VERSIONS[8], level=Level.DENSE
+        )
         assert got(store, have=VERSIONS[have]) == VERSIONS[8][0]
 
 

@@ -1,4 +1,4 @@
-"""How many bytes a reader that is behind needs, and what making one delta for it costs, in two ways."""
+"""How many bytes a reader that is behind needs, and what making one delta for it costs."""
 
 import time
 from collections.abc import Sequence
@@ -11,17 +11,14 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest
 from astraflow.weights.chunks import transfer_of
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.delta import apply_delta, encode_delta
+from astraflow.weights.delta import Level, encode_delta
 from astraflow.weights.keeping.disk import DiskKeep, DiskOptions
-from astraflow.weights.rebuilding import read_file, rebuild
+from astraflow.weights.rebuilding import rebuild
 from astraflow.weights.recovery import recover
 from astraflow.weights.store import opened
-from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer, tensor_bits
+from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer
 from tests.benchmarks.weight_store.walk import POLICY, versions
 from tests.weights.shelves import put
-
-LOWEST = np.uint16(0xFFFF)
-"""bf16 bits that stand lowest in the order of the numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +31,7 @@ class CatchUp:
     rebuild_s: float
     """Old bits from the nearest full snapshot before them: file, deltas, hashes."""
     encode_s: float
-    """The delta from them to the newest bits, which both ways need."""
-    compose_s: float
-    """Instead of rebuilding: the steps of all deltas of the chain, added up on bits that stand for zero."""
+    """The delta from them to the newest bits."""
 
 
 def measure(directory: Path, *, elements: int, learning_rate: float, distances: Sequence[int]) -> list[CatchUp]:
@@ -51,14 +46,8 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
         began = time.perf_counter()
         old = rebuild(folder, records, base, into=lambda size_bytes: np.empty(size_bytes, dtype=np.uint8))
         rebuilt = time.perf_counter()
-        direct = encode_delta(records[base].manifest, old, newest, bits)
+        direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE)
         encoded = time.perf_counter()
-        steps = np.empty(newest.size_bytes, dtype=np.uint8)
-        for tensor in newest.tensors:
-            tensor_bits(tensor, steps)[:] = LOWEST
-        for file in chain:
-            apply_delta(read_file(folder, file, np.empty(file.size_bytes, dtype=np.uint8)).data, newest, steps)
-        composed = time.perf_counter()
         found.append(
             CatchUp(
                 behind=behind,
@@ -66,7 +55,6 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
                 direct_bytes=len(direct) / elements,
                 rebuild_s=rebuilt - began,
                 encode_s=encoded - rebuilt,
-                compose_s=composed - encoded,
             )
         )
     return found

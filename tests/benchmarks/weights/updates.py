@@ -10,8 +10,7 @@ import numpy.typing as npt
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.weights.delta import apply_delta
-from astraflow.weights.records import decode_record
-from astraflow.weights.recovery import file_path
+from astraflow.weights.records import decode_record, file_name
 from astraflow.weights.tensors import BitArray, Buffer, build_layout, runs
 
 FloatArray = npt.NDArray[np.float32]
@@ -87,10 +86,10 @@ def recorded(folder: Path) -> list[tuple[Manifest, Buffer]]:
     for path in sorted(folder.glob("*.record")):
         record = decode_record(path.read_bytes())
         if record.full is not None:
-            buffer = np.fromfile(file_path(folder, record.full), dtype=np.uint8)
+            buffer = np.fromfile(folder / file_name(record.full), dtype=np.uint8)
         elif record.delta is not None and versions and versions[-1][0].version == record.delta.base:
             buffer = versions[-1][1].copy()
-            apply_delta(file_path(folder, record.delta).read_bytes(), record.manifest, buffer)
+            apply_delta((folder / file_name(record.delta)).read_bytes(), record.manifest, buffer)
         else:
             continue  # its base was forgotten: the first versions after an anchor that is gone
         versions.append((record.manifest, buffer))
