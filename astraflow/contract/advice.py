@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.tasks import Json
 
 
 class Mode(Enum):
@@ -126,12 +127,12 @@ ADVICE_INPUTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfQuestion:
-    """Other options for the run that is recorded: what would have been advised?"""
+    """Other options for a run that is recorded: what would have been advised?"""
 
-    options: Mapping[str, object] = field(default_factory=dict)
-    """Differences to `dataflow.scaling`, as JSON."""
-    pools: Mapping[str, object] = field(default_factory=dict)
-    """Differences to `dataflow.pools`, as JSON."""
+    options: Mapping[str, Json] = field(default_factory=dict)
+    """Differences to `dataflow.scaling`."""
+    pools: Mapping[str, Json] = field(default_factory=dict)
+    """Differences to `dataflow.pools`: a table for each pool."""
     resolution_s: int = 60
     """1: every report of the last minutes; 60: the points of the whole run."""
     limit: int = 1440
@@ -140,17 +141,22 @@ class WhatIfQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer:
-    """What the rule would have advised under other options, over the reports that are kept."""
+    """What would have been advised, over the reports that are kept, and what that would have cost."""
 
-    advice: tuple[PoolAdvice, ...]
-    """Each tick that changed a target, the first and the last; oldest first."""
+    advice: tuple[PoolAdvice, ...] = ()
+    """Each that moved a target, and the last of each pool; oldest first."""
     reports: int
-    """How many were read."""
+    """How many were read; those without measured demand are not among them."""
     began_at: float
     ended_at: float
-    node_hours: Mapping[PoolId, float]
-    """Of the advised targets."""
-    recorded_node_hours: Mapping[PoolId, float]
-    """Of the nodes that there were."""
+    """Unix seconds of the first and the last."""
+    node_hours: Mapping[str, float]
+    """By pool, had the advice been followed."""
+    recorded_node_hours: Mapping[str, float]
+    """By pool, as it was."""
     dollars: float
     recorded_dollars: float
+    wait: float
+    """Share of the time for which the trainer that needs most would have waited, as far as capacity explains it."""
+    recorded_wait: float
+    """Share for which it did, by the same measure: what capacity explains."""

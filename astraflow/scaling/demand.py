@@ -76,5 +76,5 @@ def _noise(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float]) -> float:
-    usual = median(values)
+    usual: float = median(values)
     return SPREAD * median(abs(value - usual) for value in values) / usual

@@ -1,14 +1,10 @@
 """Advice as data and as one English sentence, from a tick that is decided."""
 
-from typing import TYPE_CHECKING
-
 from astraflow.contract.advice import Cap, Mode, PoolAdvice, Reason
 from astraflow.contract.ids import NodeId
 from astraflow.scaling.balance import BAND_LOW, Balance
 from astraflow.scaling.pools import Pool
-
-if TYPE_CHECKING:
-    from astraflow.scaling.sizer import Tick
+from astraflow.scaling.tick import Tick
 
 _SAID = {
     Reason.UNMEASURED: "no step or no finished work is measured yet",
@@ -44,7 +40,7 @@ _CAPS = {
 }
 
 
-def advice_of(pool: Pool, tick: "Tick", before: int, digest: str) -> PoolAdvice:
+def advice_of(pool: Pool, tick: Tick, before: int, digest: str) -> PoolAdvice:
     """What to say about one pool. before: its target of the tick before."""
     low, high = _band_nodes(pool, tick.balance)
     members = {index for index, kind in enumerate(tick.signals.kinds) if kind.pool == pool.id}
@@ -71,7 +67,7 @@ def advice_of(pool: Pool, tick: "Tick", before: int, digest: str) -> PoolAdvice:
     )
 
 
-def _reasons(pool: Pool, tick: "Tick", before: int) -> tuple[Reason, ...]:
+def _reasons(pool: Pool, tick: Tick, before: int) -> tuple[Reason, ...]:
     own = [Reason.SWITCHED_OFF] if pool.options.mode is Mode.OFF else []
     return tuple(dict.fromkeys([*own, *tick.reasons])) or (Reason.INSIDE_BAND,)
 
@@ -87,14 +83,14 @@ def _band_nodes(pool: Pool, balance: Balance | None) -> tuple[float, float]:
     return low, high
 
 
-def _sentence(pool: Pool, tick: "Tick", before: int, reasons: tuple[Reason, ...], caps: tuple[Cap, ...]) -> str:
+def _sentence(pool: Pool, tick: Tick, before: int, reasons: tuple[Reason, ...], caps: tuple[Cap, ...]) -> str:
     moved = f"{before} to {pool.target} nodes" if pool.target != before else f"stay at {pool.target} nodes"
     said = _SAID[reasons[0]].format(**_figures(tick))
     capped = f"; held back by {' and '.join(_CAPS[cap] for cap in caps)}" if caps else ""
     return f"{pool.id}: {moved}, because {said}{capped}."
 
 
-def _figures(tick: "Tick") -> dict[str, str]:
+def _figures(tick: Tick) -> dict[str, str]:
     balance = tick.balance
     streams = tick.signals.streams
     stream = balance.demand.stream if balance else max(streams, key=lambda one: one.wait_of_versions, default=None)
@@ -107,7 +103,7 @@ def _figures(tick: "Tick") -> dict[str, str]:
     }
 
 
-def _inputs(pool: Pool, tick: "Tick") -> dict[str, float]:
+def _inputs(pool: Pool, tick: Tick) -> dict[str, float]:
     inputs = {"price_per_hour": pool.price}
     if pool.rate > 0:
         inputs["node_groups_per_s"] = pool.rate

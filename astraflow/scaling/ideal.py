@@ -42,7 +42,9 @@ def ideal_node_hours(scenario: Scenario) -> float:
     ticks = range(int(scenario.hours * 3600 / GRID_S))
     counts = [_nodes(scenario, tick * GRID_S) for tick in ticks]
     added = sum(max(0, after - before) for before, after in zip(counts, counts[1:], strict=False))
-    replaced = sum(event.share * counts[_tick(event.at_h, counts)] for event in scenario.events if _takes(event.kind, event.share))
+    replaced = sum(
+        event.share * counts[_tick(event.at_h, counts)] for event in scenario.events if _takes(event.kind, event.share)
+    )
     taken = sum(counts) * GRID_S / 3600 / _best(scenario).life_h if _best(scenario).life_h else 0.0
     return sum(counts) * GRID_S / 3600 + (added + replaced + taken) * delay_h
 

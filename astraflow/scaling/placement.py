@@ -98,7 +98,7 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
         elif cost + pool.price > cap + 1e-9:
             refused.append(name)
         elif pool.target >= pool.most:
-            refused.append(Cap.QUOTA)
+            refused += [] if pool.is_on_trial else [Cap.QUOTA]
         elif not _is_too_much_in_one(pool, pools, spec):
             chosen = pool
             break

@@ -29,9 +29,13 @@ _SCENARIOS: Mapping[str, dict[str, Any]] = {
     "step-slow": _one("The same, and nodes take ten minutes to come", _DOUBLE, launch_delay_s=600.0),
     "step-and-back": _one("Twice as much for an hour and a half", {**_DOUBLE, "over_h": 1.5}),
     "tail": _one("After an hour all episodes are 1.8 times as long", {"at_h": 1.0, "kind": "rate", "factor": 1 / 1.8}),
-    "drift": _one("Nodes lose 40 % of their rate over two hours", {"at_h": 1.0, "kind": "rate", "factor": 0.6, "over_h": 2.0}),
+    "drift": _one(
+        "Nodes lose 40 % of their rate over two hours", {"at_h": 1.0, "kind": "rate", "factor": 0.6, "over_h": 2.0}
+    ),
     "loss": _one("30 % of the nodes are gone at once", {"at_h": 1.0, "kind": "lose", "share": 0.3}),
-    "slow-region": _one("A third of the nodes falls to 30 %", {"at_h": 1.0, "kind": "rate", "factor": 0.3, "share": 1 / 3}),
+    "slow-region": _one(
+        "A third of the nodes falls to 30 %", {"at_h": 1.0, "kind": "rate", "factor": 0.3, "share": 1 / 3}
+    ),
     "noisy": _one(
         "20 % noise in everything, and a trainer that stalls",
         trainer={"step_noise": 0.2, "stall_share": 0.03},

@@ -49,12 +49,12 @@ class NodeTable:
     @property
     def is_ready(self) -> Bools:
         """Takes tasks. [node]"""
-        return self.phase == Phase.READY
+        return np.asarray(self.phase == Phase.READY)
 
     @property
     def is_pending(self) -> Bools:
         """On its way. [node]"""
-        return self.phase <= LAST_PENDING
+        return np.asarray(self.phase <= LAST_PENDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

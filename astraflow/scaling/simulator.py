@@ -18,7 +18,7 @@ from astraflow.scaling.scenario import Scenario, ScenarioEvent
 from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerState, Verdict
-from astraflow.scaling.windows import Window
+from astraflow.scaling.windows import Window, Work
 from astraflow.scaling.world import World
 
 STEP_S = 5.0
@@ -68,8 +68,8 @@ class Simulation:
         self._prices = np.array([pool.bounds.price_per_hour for _, pool in self._pools])
         self._moments: list[Moment] = []
         options = scenario.sizer
-        self._long: Window[tuple[list[str], np.ndarray, np.ndarray]] = Window(options.window_long_s)
-        self._short: Window[tuple[list[str], np.ndarray, np.ndarray]] = Window(options.window_short_s)
+        self._long: Window[Work] = Window(options.window_long_s)
+        self._short: Window[Work] = Window(options.window_short_s)
         self._made: Window[tuple[float, float]] = Window(YIELD_S)
         self._wait_300: Window[float] = Window(300.0)
         self._wait_600: Window[float] = Window(600.0)
@@ -209,17 +209,17 @@ class Simulation:
 
     def _signals(self, now: float) -> Signals:
         world = self._world
-        told = (list(world.ids), world["told_groups"].copy(), world["told_busy_s"].copy())
+        told = Work(ids=tuple(world.ids), groups=world["told_groups"].copy(), busy_s=world["told_busy_s"].copy())
         self._long.add(now, told)
         self._short.add(now, told)
-        groups_long, busy_long = _since(self._long.oldest[1], told)
-        groups_short, busy_short = _since(self._short.oldest[1], told)
+        groups_long, busy_long = told.since(self._long.oldest[1])
+        groups_short, busy_short = told.since(self._short.oldest[1])
         since = np.where(world["phase"] < Phase.READY, world["ordered_at"], world["ready_at"])
         return Signals(
             at=now,
             kinds=self._kinds,
             nodes=NodeTable(
-                ids=tuple(world.ids),
+                ids=told.ids,
                 kind=world["kind"],
                 phase=world["phase"],
                 age_s=now - since,
@@ -264,9 +264,7 @@ class Simulation:
     def _note(self, now: float) -> None:
         phase = self._world["phase"]
         advice = {one.pool: one for one in self._verdict.advice}
-        targets = tuple(
-            advice[name].target if name in advice else pool.nodes for name, pool in self._pools
-        )
+        targets = tuple(advice[name].target if name in advice else pool.nodes for name, pool in self._pools)
         self._moments.append(
             Moment(
                 at_s=now,
@@ -308,21 +306,6 @@ class Simulation:
             pool_names=tuple(str(name) for name, _ in self._pools),
             pool_node_hours=tuple(float(seconds) / 3600 for seconds in self._pool_s),
         )
-
-
-def _since(
-    then: tuple[list[str], np.ndarray, np.ndarray], now: tuple[list[str], np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Growth of both columns; a node that was not there then began with nothing."""
-    if then[0] == now[0]:
-        return now[1] - then[1], now[2] - then[2]
-    rows = {node: row for row, node in enumerate(then[0])}
-    found = np.array([rows.get(node, -1) for node in now[0]])
-    is_old = found >= 0
-    return (
-        now[1] - np.where(is_old, then[1][found], 0.0) if len(then[0]) else now[1].copy(),
-        now[2] - np.where(is_old, then[2][found], 0.0) if len(then[0]) else now[2].copy(),
-    )
 
 
 def _share(window: Window[float], now: float, waited: float) -> float:

@@ -1,9 +1,31 @@
 """Differences of figures that only grow, over the last so many seconds."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import numpy as np
+
+from astraflow.scaling.signals import Floats
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What nodes did since they began, at one moment. Columns are [node]."""
+
+    ids: tuple[str, ...]
+    groups: Floats
+    busy_s: Floats
+
+    def since(self, then: "Work") -> tuple[Floats, Floats]:
+        """Groups and busy seconds that were added; a node that was not there then began with nothing."""
+        if then.ids == self.ids:
+            return self.groups - then.groups, self.busy_s - then.busy_s
+        rows = {node: row for row, node in enumerate(then.ids)}
+        found = np.array([rows.get(node, len(rows)) for node in self.ids], np.int64)
+        return self.groups - np.append(then.groups, 0.0)[found], self.busy_s - np.append(then.busy_s, 0.0)[found]
 
 
 class Window(Generic[T]):

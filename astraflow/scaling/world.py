@@ -178,7 +178,9 @@ class World:
             "fails": fails,
         }
         self.ids.append(f"{name}-{number}")
-        self.column = {name: np.append(values, row.get(name, 0)).astype(values.dtype) for name, values in self.column.items()}
+        self.column = {
+            name: np.append(values, np.array([row.get(name, 0)], values.dtype)) for name, values in self.column.items()
+        }
 
     def _take_away(self, row: int, *, now: float) -> None:
         """A notice: it takes nothing more, and is gone when its time has come."""

@@ -81,6 +81,16 @@ class History:
         after = min(sequence, self._sequence)  # nothing is newer, whatever number was given
         return await self._archive.read(lambda database: _page(database, table, after, limit))
 
+    async def all_after(self, sequence: int, *, limit: int, resolution_s: int) -> list[pb.Report]:
+        """The same without pages: all of the latest `limit`. Raises: InvalidInput for another resolution."""
+        found: list[pb.Report] = []
+        while True:
+            page = await self.after(sequence, limit=limit, resolution_s=resolution_s)
+            found += page.reports
+            if not page.has_more:
+                return found
+            sequence = found[-1].sequence
+
     async def watch(self) -> AsyncIterator[Report]:
         """The latest report, then each new one until `stop`; a slow watcher skips to the latest."""
         seen = 0
