@@ -1,4 +1,4 @@
-"""What the sizer suggests for each pool, why, and from which figures: data for pages, metrics, KEDA and whoever acts."""
+"""What the sizer suggests for each pool, why, and from which figures: for pages, metrics, KEDA and whoever acts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -32,7 +32,7 @@ class KedaConfig(Config):
             raise ValueError("client_ca needs a certificate and a key to serve TLS with")
         if not (is_loopback(self.host) or self.client_ca is not None or self.is_open):
             raise ValueError(
-                f"refusing to answer on {self.host} whoever asks: give certificate, key and client_ca, or is_open = true"
+                f"will not answer everybody on {self.host}: give certificate, key and client_ca, or is_open = true"
             )
         return self
 

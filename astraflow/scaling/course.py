@@ -1,6 +1,7 @@
 """The course of a simulated run: what happened at each tick, and the figures that it is judged by."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,7 +54,6 @@ class Course:
     """From the first event until the trainer hardly waits any more; 0 without an event."""
     pool_names: tuple[str, ...] = ()
     pool_node_hours: tuple[float, ...] = ()
-    inputs: dict[str, float] = field(default_factory=dict)
 
     @property
     def wait(self) -> float:
@@ -72,7 +72,7 @@ class Course:
 
     @property
     def flaps(self) -> int:
-        """Moves against the one before within ten minutes; replacements first grow and then shrink, and do not count."""
+        """Moves against the one before within ten minutes; a replacement grows and shrinks, and does not count."""
         found, before = 0, None
         for at, step, is_replacement in self._moves():
             if is_replacement:
@@ -84,7 +84,7 @@ class Course:
 
     def _moves(self) -> list[tuple[float, int, bool]]:
         moves = []
-        for before, after in zip(self.moments, self.moments[1:], strict=False):
+        for before, after in pairwise(self.moments):
             if before.pools != after.pools:
                 moves.append((after.at_s, after.target - before.target, after.is_replacement))
         return moves

@@ -1,9 +1,10 @@
-"""How many groups a second keep every trainer busy: from the time its steps compute, never from how many nodes there are.
+"""How many groups a second keep every trainer busy: from how long steps compute, never from how many nodes there are.
 
 The rate at which groups come in says nothing about demand once the buffer is full: then every pool, however large,
 produces exactly what is consumed.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -72,9 +73,10 @@ def _demand(stream: StreamSignals) -> Demand | None:
 
 
 def _noise(values: Sequence[float]) -> float:
-    return _spread(values) / len(values) ** 0.5
+    return _spread(values) / math.sqrt(len(values))
 
 
 def _spread(values: Sequence[float]) -> float:
-    usual: float = median(values)
-    return SPREAD * median(abs(value - usual) for value in values) / usual
+    usual = median(values)
+    deviation = median([abs(value - usual) for value in values])
+    return float(SPREAD * deviation / usual)

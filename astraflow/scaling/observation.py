@@ -11,7 +11,7 @@ from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
 from astraflow.scaling.trainers import TrainerWatch
-from astraflow.scaling.windows import Window, Work
+from astraflow.scaling.windows import Window, Work, WorkWindow
 
 DAY_S = 86_400.0
 DELAYS = 20
@@ -33,7 +33,9 @@ class Observer:
     def __init__(self, spec: Spec) -> None:
         options: SizerOptions = spec.options
         self._spec = spec
-        self._long: Window[Work] = Window(options.window_long_s)
+        self._long = WorkWindow(
+            usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
+        )
         self._short: Window[Work] = Window(options.window_short_s)
         self._trainers: dict[PolicyId, TrainerWatch] = {}
         self._report: Report | None = None
@@ -91,9 +93,8 @@ class Observer:
             groups=_column([node.counters.get("episodes_done", 0.0) / per_group for node in members]),
             busy_s=_column([node.counters.get("busy_s", 0.0) for node in members]),
         )
-        self._long.add(report.at, work)
         self._short.add(report.at, work)
-        groups_long, busy_long_s = work.since(self._long.oldest[1])
+        groups_long, busy_long_s = self._long.add(report.at, work)
         groups_short, busy_short_s = work.since(self._short.oldest[1])
         return tuple(kinds), NodeTable(
             ids=work.ids,

@@ -22,7 +22,10 @@ class SizerOptions(Config):
     tick_s: float = Field(default=30.0, ge=5, le=60)
     """Between two decisions."""
     window_long_s: float = Field(default=600.0, gt=0)
-    """Over which rates are measured."""
+    """Over which rates are measured, if enough groups are finished in it."""
+    window_widest_s: float = Field(default=1800.0, gt=0)
+    """It is widened up to this until there are `window_groups`."""
+    window_groups: float = Field(default=250.0, gt=0)
     window_short_s: float = Field(default=180.0, gt=0)
     """Over which they are when they have clearly changed."""
     headroom: float = Field(default=0.08, ge=0, le=0.15)

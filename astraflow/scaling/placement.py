@@ -74,7 +74,7 @@ def dollar_cap(signals: Signals, spec: Spec) -> tuple[float, Cap]:
 
 
 def by_dearness(signals: Signals, rates: Floats, prices: Floats, suspects: set[str]) -> list[int]:
-    """Rows of nodes in the order in which they go: pending, flagged, worst price for what it does, slowest, youngest."""
+    """Rows of nodes in the order in which they go: pending, flagged, dearest for what they do, slowest, youngest."""
     nodes = signals.nodes
     alive = np.flatnonzero(nodes.is_pending | nodes.is_ready)
     flagged = np.array([nodes.ids[row] in suspects for row in alive], np.bool_)

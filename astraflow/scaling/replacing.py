@@ -23,7 +23,7 @@ def replace_nodes(tick: Tick, balance: Balance) -> bool:
     marked = _to_replace(tick, balance)
     if not marked:
         return False
-    rates = {node: rate for node, rate in zip(tick.signals.nodes.ids, tick.capacity.node, strict=True)}
+    rates = dict(zip(tick.signals.nodes.ids, tick.capacity.node, strict=True))
     lost = sum(float(rates[node]) for node in marked)
     lacking = balance.lacking + lost
     tick.reasons.append(Reason.REPLACING)

@@ -56,10 +56,11 @@ class ScenarioEvent(Config):
     """Something that happens at a time."""
 
     at_h: float = Field(ge=0)
-    kind: Literal["demand", "rate", "lose", "drought", "silence", "pause", "shrink_yield"]
-    """`demand`: steps take 1/factor as long. `rate`: nodes do factor as much. `lose`: a share of the nodes is gone at once.
-    `drought`: launches are refused. `silence`: a share of the nodes sends no beats, and works on. `pause`: nothing is
-    issued, and the trainer rests. `shrink_yield`: the usable share is multiplied by factor."""
+    kind: Literal["demand", "rate", "lose", "drought", "silence", "pause", "shrink_yield", "growth"]
+    """`demand`: steps take 1/factor as long. `rate`: nodes do factor as much. `lose`: a share of the nodes is gone at
+    once. `drought`: launches are refused. `silence`: a share of the nodes sends no beats, and works on. `pause`: nothing
+    is issued, and the trainer rests. `shrink_yield`: the usable share is multiplied by factor. `growth`: episodes grow
+    with every step; by the last one (`steps` of the scenario) they take factor as long."""
     factor: float = Field(default=1.0, gt=0)
     share: float = Field(default=1.0, gt=0, le=1)
     """Of nodes that it happens to."""
@@ -75,6 +76,9 @@ class Scenario(Config):
     name: str = ""
     summary: str = ""
     hours: float = Field(default=4.0, gt=0)
+    """It ends after that."""
+    steps: int = Field(default=0, ge=0)
+    """It ends after so many trainer steps, if that is sooner; 0: it does not."""
     trainer: TrainerScenario = TrainerScenario()
     pools: dict[str, PoolScenario] = Field(min_length=1)
     events: tuple[ScenarioEvent, ...] = ()

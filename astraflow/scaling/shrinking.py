@@ -1,4 +1,4 @@
-"""Retiring nodes: half of what is too much, once that has lasted, and never so that the rest could not carry the load."""
+"""Retiring nodes: half of what is too much, once that has lasted, if the rest can carry the load."""
 
 from dataclasses import replace
 

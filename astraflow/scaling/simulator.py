@@ -18,7 +18,7 @@ from astraflow.scaling.scenario import Scenario, ScenarioEvent
 from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerState, Verdict
-from astraflow.scaling.windows import Window, Work
+from astraflow.scaling.windows import Window, Work, WorkWindow
 from astraflow.scaling.world import World
 
 STEP_S = 5.0
@@ -68,7 +68,9 @@ class Simulation:
         self._prices = np.array([pool.bounds.price_per_hour for _, pool in self._pools])
         self._moments: list[Moment] = []
         options = scenario.sizer
-        self._long: Window[Work] = Window(options.window_long_s)
+        self._long = WorkWindow(
+            usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
+        )
         self._short: Window[Work] = Window(options.window_short_s)
         self._made: Window[tuple[float, float]] = Window(YIELD_S)
         self._wait_300: Window[float] = Window(300.0)
@@ -77,15 +79,22 @@ class Simulation:
     def run(self) -> Course:
         """From start to end."""
         scenario, tick_s = self._scenario, self._scenario.sizer.tick_s
-        steps = int(scenario.hours * 3600 / STEP_S)
+        steps = max(1, int(scenario.hours * 3600 / STEP_S))
         ticks = max(1, round(tick_s / STEP_S))
         for step in range(steps):
             now = step * STEP_S
             if step % ticks == 0:
                 self._tick(now)
             self._pass(now, now + STEP_S)
-        self._note(scenario.hours * 3600)
-        return self._course()
+            if scenario.steps and self._consumer.steps >= scenario.steps:
+                break
+        self._note(now + STEP_S)
+        return self._course((now + STEP_S) / 3600)
+
+    @property
+    def _progress(self) -> float:
+        """Share of the steps that are made."""
+        return self._consumer.steps / self._scenario.steps if self._scenario.steps else 0.0
 
     def _pass(self, now: float, until: float) -> None:
         world, consumer = self._world, self._consumer
@@ -141,7 +150,7 @@ class Simulation:
             if event.over_h and event.kind != "rate" and now >= ends_at and number not in self._ended:
                 self._ended.add(number)
                 self._end(event, now)
-        factors = [rate_factor(self._scenario, str(name), now) for name, _ in self._pools]
+        factors = [rate_factor(self._scenario, str(name), now, self._progress) for name, _ in self._pools]
         self._world.factors = np.array(factors)
 
     def _begin(self, event: ScenarioEvent, now: float) -> None:
@@ -210,9 +219,8 @@ class Simulation:
     def _signals(self, now: float) -> Signals:
         world = self._world
         told = Work(ids=tuple(world.ids), groups=world["told_groups"].copy(), busy_s=world["told_busy_s"].copy())
-        self._long.add(now, told)
         self._short.add(now, told)
-        groups_long, busy_long = told.since(self._long.oldest[1])
+        groups_long, busy_long = self._long.add(now, told)
         groups_short, busy_short = told.since(self._short.oldest[1])
         since = np.where(world["phase"] < Phase.READY, world["ordered_at"], world["ready_at"])
         return Signals(
@@ -271,7 +279,8 @@ class Simulation:
                 ready=int(np.count_nonzero(phase == Phase.READY)),
                 pending=int(np.count_nonzero((phase < Phase.READY) | (phase == Phase.DRAINING))),
                 target=sum(targets),
-                needed=needed_groups_per_s(self._scenario, now) / node_groups_per_s(self._scenario, now),
+                needed=needed_groups_per_s(self._scenario, now)
+                / node_groups_per_s(self._scenario, now, self._progress),
                 waited_s=self._consumer.waited_until(now),
                 node_s=self._node_s,
                 dollars=self._dollars,
@@ -287,7 +296,7 @@ class Simulation:
         before = dict(zip((name for name, _ in self._pools), self._moments[-1].pools, strict=True))
         return " ".join(one.sentence for one in self._verdict.advice if one.target != before[one.pool])
 
-    def _course(self) -> Course:
+    def _course(self, hours: float) -> Course:
         scenario, moments = self._scenario, tuple(self._moments)
         times = np.array([one.at_s for one in moments])
         waited = np.array([one.waited_s for one in moments])
@@ -295,10 +304,10 @@ class Simulation:
         after = [one for one in moments if one.at_s >= (event_s or 0.0)]
         return Course(
             moments=moments,
-            hours=scenario.hours,
+            hours=hours,
             waited_s=float(waited[-1]),
             node_hours=self._node_s / 3600,
-            ideal_node_hours=ideal_node_hours(scenario),
+            ideal_node_hours=ideal_node_hours(scenario, hours),
             dollars=self._dollars,
             steps=self._consumer.steps,
             peak_after=max((one.ready + one.pending) / max(1.0, np.ceil(one.needed - 1e-6)) for one in after),

@@ -28,6 +28,30 @@ class Work:
         return self.groups - np.append(then.groups, 0.0)[found], self.busy_s - np.append(then.busy_s, 0.0)[found]
 
 
+class WorkWindow:
+    """What nodes did lately, over as long as it takes to tell their rates."""
+
+    def __init__(self, *, usual_s: float, widest_s: float, groups: float) -> None:
+        """usual_s, widest_s: bounds of the window. groups: that it is to hold."""
+        self._usual_s = usual_s
+        self._groups = groups
+        self._snapshots: deque[tuple[float, Work]] = deque()
+        self._widest_s = widest_s
+
+    def add(self, at: float, work: Work) -> tuple[Floats, Floats]:
+        """Note where the figures are now; returns groups and busy seconds of each node over the window."""
+        self._snapshots.append((at, work))
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= at - self._widest_s:
+            self._snapshots.popleft()
+        for since, then in reversed(self._snapshots):
+            if at - since < self._usual_s:
+                continue
+            groups, busy_s = work.since(then)
+            if groups.sum() >= self._groups:
+                return groups, busy_s
+        return work.since(self._snapshots[0][1])
+
+
 class Window(Generic[T]):
     """Snapshots by time; the one to compare with is the latest that is at least as old as the window.
 

@@ -17,6 +17,9 @@ NOTICE_S = 120.0
 """The spot market says so long before that it takes a node."""
 
 _NEVER = float("inf")
+_READY, _DRAINING, _GONE = int(Phase.READY), int(Phase.DRAINING), int(Phase.GONE)
+"""As the columns hold them: asking an enumeration costs more than what is done with the answer."""
+
 _COLUMNS = {
     "pool": np.int64,
     "kind": np.int64,
@@ -80,17 +83,17 @@ class World:
     @property
     def is_ready(self) -> NDArray[np.bool_]:
         """[node]"""
-        return np.asarray(self.column["phase"] == Phase.READY)
+        return np.asarray(self.column["phase"] == _READY)
 
     @property
     def is_paid(self) -> NDArray[np.bool_]:
         """From order to end. [node]"""
-        return np.asarray(self.column["phase"] != Phase.GONE)
+        return np.asarray(self.column["phase"] != _GONE)
 
     def present(self, pool: int) -> int:
         """Ready or on their way."""
         phase, of = self.column["phase"], self.column["pool"]
-        return int(np.count_nonzero((of == pool) & (phase <= Phase.READY)))
+        return int(np.count_nonzero((of == pool) & (phase <= _READY)))
 
     def launch(self, pool: int, *, now: float) -> bool:
         """Order a node; False when the provider refuses."""
@@ -107,7 +110,7 @@ class World:
     def drain(self, row: int, *, now: float) -> None:
         """Retire a node: it finishes its work; one on its way is cancelled."""
         phase = following(Phase(int(self.column["phase"][row])), Happening.TO_DRAIN)
-        if phase is Phase.DRAINING and self.column["phase"][row] != Phase.DRAINING:
+        if phase is Phase.DRAINING and self.column["phase"][row] != _DRAINING:
             self.column["changes_at"][row] = now + self.pools[int(self.column["pool"][row])][1].drain_s
         self.column["phase"][row] = phase
         self._schedule()
@@ -122,16 +125,16 @@ class World:
         if now < self._next_change:
             return
         column = self.column
-        for row in np.flatnonzero((column["taken_at"] - NOTICE_S <= now) & (column["phase"] < Phase.DRAINING)):
+        for row in np.flatnonzero((column["taken_at"] - NOTICE_S <= now) & (column["phase"] < _DRAINING)):
             self._take_away(int(row), now=now)
-        for row in np.flatnonzero((column["changes_at"] <= now) & (column["phase"] != Phase.GONE)):
+        for row in np.flatnonzero((column["changes_at"] <= now) & (column["phase"] != _GONE)):
             self._change(int(row))
         self._schedule()
 
     def work(self, busy: float, noise: NDArray[np.float64], seconds: float) -> int:
         """Nodes that are ready work, `busy` of their slots used; returns the groups that they finished."""
         column = self.column
-        rows = np.flatnonzero(column["phase"] == Phase.READY)
+        rows = np.flatnonzero(column["phase"] == _READY)
         if not rows.size:
             return 0
         rates = column["speed"][rows] * noise[rows]
@@ -152,7 +155,7 @@ class World:
 
     def forget_gone(self) -> None:
         """Drop the rows of nodes that are gone."""
-        kept = np.flatnonzero(self.column["phase"] != Phase.GONE)
+        kept = np.flatnonzero(self.column["phase"] != _GONE)
         if len(kept) < len(self.ids):
             self.ids = [self.ids[row] for row in kept]
             self.column = {name: values[kept] for name, values in self.column.items()}
@@ -211,6 +214,6 @@ class World:
     def _schedule(self) -> None:
         """When anything changes by itself next."""
         column = self.column
-        alive = column["phase"] < Phase.GONE
-        notices = column["taken_at"][column["phase"] < Phase.DRAINING] - NOTICE_S
+        alive = column["phase"] < _GONE
+        notices = column["taken_at"][column["phase"] < _DRAINING] - NOTICE_S
         self._next_change = min([*column["changes_at"][alive].tolist(), *notices.tolist()], default=_NEVER)
