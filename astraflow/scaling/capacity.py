@@ -23,6 +23,9 @@ ENOUGH_GROUPS = 30.0
 
 _TINY = 1e-9
 
+_LEAST_S, _MOST = 1e-3, 1e9
+"""What a node can have been busy for within a window, and what it can have finished."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
@@ -62,6 +65,7 @@ def capacity_of(signals: Signals, options: SizerOptions, *, usual: float = 0.0) 
     overall = _rate(total, total_busy_s)
     if usual > 0:
         overall = _mixed(total, total_busy_s, usual, options.prior_groups)
+    overall = overall if overall > _TINY**2 else 0.0
     hardware = [kind.hardware for kind in signals.kinds]
     by_kind = np.bincount(nodes.kind[is_counted], groups[is_counted], kinds)
     busy_by_kind = np.bincount(nodes.kind[is_counted], busy_s[is_counted], kinds)
@@ -115,8 +119,9 @@ def _counts(nodes: NodeTable) -> tuple[Floats, Floats, bool]:
 
 def _sound(groups: Floats, busy_s: Floats) -> tuple[Floats, Floats]:
     """Both columns, 0 in the rows in which either is no count."""
-    is_sound = np.isfinite(groups) & np.isfinite(busy_s) & (groups >= 0) & (busy_s >= 0) & (groups < 1e12)
-    return np.where(is_sound, groups, 0.0), np.where(is_sound, busy_s, 0.0)
+    is_sound = (groups >= 0) & (groups < _MOST) & (busy_s >= _LEAST_S) & (busy_s < _MOST)
+    is_any = is_sound & (groups > _TINY)
+    return np.where(is_any, groups, 0.0), np.where(is_sound, busy_s, 0.0)
 
 
 def _suspects(nodes: NodeTable, groups: Floats, busy_s: Floats, is_counted: Bools, kinds: int) -> Bools:

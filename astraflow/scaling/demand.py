@@ -24,6 +24,9 @@ more than steps differ from each other anyway."""
 CLEARLY = 2.5
 """Standard deviations."""
 
+_LEAST, _MOST = 1e-6, 1e9
+"""Between them is what can have been measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
@@ -63,10 +66,10 @@ def usual_compute_s(compute_s: Sequence[float]) -> tuple[float, float]:
 
 
 def _demand(stream: StreamSignals) -> Demand | None:
-    compute = [value for value in stream.compute_s if 0 < value < float("inf")]
-    if not compute or not 0 < stream.groups_per_step < float("inf"):
+    compute = [value for value in stream.compute_s if _LEAST < value < _MOST]
+    if not compute or not _LEAST < stream.groups_per_step < _MOST:
         return None
-    factor = stream.produced_per_usable if 1 <= stream.produced_per_usable < float("inf") else 1.0
+    factor = stream.produced_per_usable if 1 <= stream.produced_per_usable < _MOST else 1.0
     seconds, noise = usual_compute_s(compute)
     rate = stream.groups_per_step / seconds * factor
     return Demand(stream=stream, compute_s=seconds, groups_per_s=rate, noise=noise)

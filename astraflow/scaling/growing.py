@@ -20,7 +20,7 @@ def go_up(tick: Tick, balance: Balance) -> bool:
     """Order what is missing, once that is confirmed. Returns whether anything was to be done or confirmed."""
     options = tick.spec.options
     wait = balance.demand.stream.wait_300_s
-    noise = balance.noise * (AFTER_DOWN if tick.recent(tick.before.downs) else 1.0)
+    noise = balance.noise * (AFTER_DOWN if tick.is_just_after(tick.before.downs) else 1.0)
     is_below = balance.ratio < BAND_LOW - noise
     is_waited_for = (balance.ratio < BAND_LOW + BARELY and wait > options.wait_high) or (
         balance.ratio < BAND_LOW and wait > options.wait_low

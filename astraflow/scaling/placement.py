@@ -97,7 +97,7 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
             refused.append(Cap.MAX_NODES)
         elif cost + pool.price > cap + 1e-9:
             refused.append(name)
-        elif pool.target >= pool.most:
+        elif pool.target >= pool.most_ordered:
             refused += [] if pool.is_on_trial else [Cap.QUOTA]
         elif not _is_too_much_in_one(pool, pools, spec):
             chosen = pool
@@ -108,7 +108,7 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
 
 def _is_too_much_in_one(pool: Pool, pools: Sequence[Pool], spec: Spec) -> bool:
     """Of several pools in order none holds nearly all, unless the others are full; on-demand has its floor."""
-    others = [one for one in pools if one is not pool and not one.is_shut and one.may_grow and one.target < one.most]
+    others = [one for one in pools if one is not pool and not one.is_shut and one.may_grow and one.target < one.most_ordered]
     if not others:
         return False
     if pool.options.is_spot and _on_demand(pools) < spec.options.base_on_demand:

@@ -61,9 +61,12 @@ class Pool:
     def most(self) -> int:
         """Bounds and quota."""
         quota = self.options.quota
-        if self.is_on_trial:
-            return max(self.options.floor, self.present + 1)
         return self.options.max_nodes if quota is None else max(self.options.floor, min(self.options.max_nodes, quota))
+
+    @property
+    def most_ordered(self) -> int:
+        """The same for orders."""
+        return min(self.most, max(self.options.floor, self.present + 1)) if self.is_on_trial else self.most
 
     @property
     def effective_price(self) -> float:

@@ -82,7 +82,7 @@ def _dear(tick: Tick, balance: Balance) -> list[str]:
     if len(tick.pools) < 2 or nodes.is_pending.any() or tick.at - tick.before.acted_at < tick.spec.options.return_s:
         return []
     held = [pool for pool in tick.pools if pool.ready > pool.options.floor and pool.may_fall and pool.price > 0]
-    open_ones = [pool for pool in tick.pools if _has_been_in_order(pool, tick) and pool.target < pool.most]
+    open_ones = [pool for pool in tick.pools if _has_been_in_order(pool, tick) and pool.target < pool.most_ordered]
     if not held or not open_ones:
         return []
     dear = max(held, key=lambda pool: pool.effective_price)
@@ -93,7 +93,7 @@ def _dear(tick: Tick, balance: Balance) -> list[str]:
         spare = min(spare, on_demand - tick.spec.options.base_on_demand)
     capacity = {pool.id: pool.target * pool.rate for pool in tick.pools}
     room = tick.spec.options.pool_share * sum(capacity.values()) - capacity[cheap.id]
-    spare = min(spare, int(room / max(cheap.rate, 1e-12)), cheap.most - cheap.target)
+    spare = min(spare, int(room / max(cheap.rate, 1e-12)), cheap.most_ordered - cheap.target)
     if spare < 1 or dear.effective_price < DEARER * cheap.effective_price:
         return []
     kinds = [index for index, kind in enumerate(tick.signals.kinds) if kind.pool == dear.id]

@@ -32,7 +32,7 @@ def go_down(tick: Tick, balance: Balance) -> bool:
         tick.reasons.append(Reason.CONFIRMING_DOWN)
         return True
     tick.reasons.append(Reason.ABOVE_BAND)
-    if len(tick.recent(before.downs)) >= options.downs_per_window or tick.recent(before.ups):
+    if len(tick.recent(before.downs)) >= options.downs_per_window or tick.is_just_after(before.ups):
         tick.capped_by.append(Cap.ACTION_BUDGET)
         return True
     nodes = tick.signals.nodes

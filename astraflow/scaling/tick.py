@@ -36,6 +36,10 @@ class Tick:
         """Those within the window that the budget of actions is about."""
         return [action for action in actions if self.at - action < self.spec.options.action_window_s]
 
+    def is_just_after(self, actions: tuple[float, ...]) -> bool:
+        """Whether a move the other way would be a flap."""
+        return any(self.at - action <= self.spec.options.action_window_s for action in actions)
+
     @property
     def smallest_rate(self) -> float:
         """Groups a second of the smallest node that could be ordered."""
