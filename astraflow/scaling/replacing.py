@@ -79,7 +79,7 @@ def _to_replace(tick: Tick, balance: Balance) -> list[str]:
 def _dear(tick: Tick, balance: Balance) -> list[str]:
     """Nodes of the dearest pool, when a cheaper one has been in order for long enough and all is quiet."""
     nodes = tick.signals.nodes
-    if len(tick.pools) < 2 or nodes.is_pending.any() or tick.at - tick.before.acted_at < tick.spec.options.return_s:
+    if len(tick.pools) < 2 or nodes.is_pending.any() or tick.at - tick.after.acted_at < tick.spec.options.return_s:
         return []
     held = [pool for pool in tick.pools if pool.ready > pool.options.floor and pool.may_fall and pool.price > 0]
     open_ones = [pool for pool in tick.pools if _has_been_in_order(pool, tick) and pool.target < pool.most_ordered]

@@ -141,7 +141,7 @@ def trim_demand(tick: Tick, balance: Balance) -> None:
     options, before, trim = tick.spec.options, tick.before, tick.before.trim
     wait = balance.demand.stream.wait_300_s
     # Only what was waited after the last node came says anything about the model.
-    is_quiet = tick.at - max(before.acted_at, before.trimmed_at, tick.after.pending_at) >= SETTLE_S
+    is_quiet = tick.at - max(tick.after.acted_at, before.trimmed_at, tick.after.pending_at) >= SETTLE_S
     if is_quiet and wait > options.wait_high and balance.ratio >= BAND_LOW:
         trim = min(options.trim_max, trim * (1 + options.trim_gain * wait))
         tick.after = replace(tick.after, trim=trim, trimmed_at=tick.at)
