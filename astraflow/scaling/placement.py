@@ -108,7 +108,9 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
 
 def _is_too_much_in_one(pool: Pool, pools: Sequence[Pool], spec: Spec) -> bool:
     """Of several pools in order none holds nearly all, unless the others are full; on-demand has its floor."""
-    others = [one for one in pools if one is not pool and not one.is_shut and one.may_grow and one.target < one.most_ordered]
+    others = [
+        one for one in pools if one is not pool and not one.is_shut and one.may_grow and one.target < one.most_ordered
+    ]
     if not others:
         return False
     if pool.options.is_spot and _on_demand(pools) < spec.options.base_on_demand:

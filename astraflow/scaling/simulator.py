@@ -4,6 +4,7 @@ It is a fluid model where that does no harm: groups come back one by one, by cha
 """
 
 from collections.abc import Callable
+from math import ceil
 
 import numpy as np
 
@@ -310,7 +311,9 @@ class Simulation:
             ideal_node_hours=ideal_node_hours(scenario, hours),
             dollars=self._dollars,
             steps=self._consumer.steps,
-            peak_after=max((one.ready + one.pending) / max(1.0, np.ceil(one.needed - 1e-6)) for one in after),
+            peak_after=max(
+                ((one.ready + one.pending) / max(1.0, ceil(one.needed - 1e-6)) for one in after), default=0.0
+            ),
             recovery_s=0.0 if event_s is None else recovery_s(times, waited, event_s),
             pool_names=tuple(str(name) for name, _ in self._pools),
             pool_node_hours=tuple(float(seconds) / 3600 for seconds in self._pool_s),

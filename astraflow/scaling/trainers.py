@@ -67,7 +67,7 @@ class TrainerWatch:
             policy=stream.policy,
             compute_s=tuple(step.compute_s for step in self.steps),
             groups_per_step=stream.trained / stream.steps if stream.steps else float(stream.batch_groups),
-            produced_per_usable=made / used if used > 0 and made > used else 1.0,
+            produced_per_usable=self._produced_per_usable(made, used),
             wait_300_s=_share(self.waits_300, at, waited_s),
             wait_600_s=_share(self.waits_600, at, waited_s),
             step_age_s=max(0.0, at - self.stepped_at),
@@ -75,6 +75,11 @@ class TrainerWatch:
             wait_of_versions=waited / (waited + computed) if waited + computed > 0 else 0.0,
             consumed_over_entered=self._used(),
         )
+
+    def _produced_per_usable(self, made: float, used: float) -> float:
+        """The first batch is taken to need no more than it holds: a few groups say little about what filters take."""
+        batch = float(self.last.batch_groups)
+        return max(1.0, (made + batch) / (max(0.0, used) + batch))
 
     def _used(self) -> float:
         first, last = (self.steps[0], self.steps[-1]) if self.steps else (None, None)

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from astraflow.cli.ports import free_ports
+from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.keda_config import KedaConfig
@@ -48,16 +49,17 @@ def with_keda(port: int, mode: str) -> Any:
     return config(keda={"port": port}, pools={"local": {"max_nodes": 8, "mode": mode}})
 
 
-async def has_advice(nodes: NodeDataClient, report: Any) -> None:
+async def has_advice(nodes: NodeDataClient, control: ControlPlaneClient) -> None:
     await nodes.join(facts())
     with anyio.fail_after(20):
-        while not (await report()).advice:
-            await asyncio.sleep(0.1)
+        async for report in control.watch_report():
+            if report.advice:
+                return
 
 
 async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Path, free_port: int) -> None:
     async with running(tmp_path, with_keda(free_port, "on")) as service:
-        await has_advice(service.nodes, service.control.report)
+        await has_advice(service.nodes, service.control)
         said = await ask(generated, free_port, "local")
         (advice,) = (await service.control.report()).advice
     assert said == {
@@ -70,7 +72,7 @@ async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Pa
 
 async def test_a_pool_that_is_only_advised_on_is_left_as_it_is(tmp_path: Path, generated: Path, free_port: int) -> None:
     async with running(tmp_path, with_keda(free_port, "advise")) as service:
-        await has_advice(service.nodes, service.control.report)
+        await has_advice(service.nodes, service.control)
         said = await ask(generated, free_port, "local")
     assert said["code"] == "ABORTED"
     assert "mode advise" in said["details"]
@@ -81,7 +83,7 @@ async def test_wrong_questions_are_answered_with_what_would_work(
     tmp_path: Path, generated: Path, free_port: int
 ) -> None:
     async with running(tmp_path, with_keda(free_port, "on")) as service:
-        await has_advice(service.nodes, service.control.report)
+        await has_advice(service.nodes, service.control)
         unnamed, unknown = await ask(generated, free_port, ""), await ask(generated, free_port, "loca")
     assert (unnamed["code"], unknown["code"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
     assert "names no pool" in unnamed["details"]

@@ -33,7 +33,7 @@ def main(generated: str, address: str, pool: str) -> None:
             said["streamed"] = next(stream).result
             stream.cancel()
         except grpc.RpcError as problem:
-            said["code"], said["details"] = problem.code().name, problem.details()  # type: ignore[attr-defined]
+            said["code"], said["details"] = problem.code().name, problem.details()
     print(json.dumps(said))  # noqa: T201 (whoever started it reads this)
 
 
