@@ -50,7 +50,7 @@ def test_mistakes_are_answered_with_what_would_work(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="did you mean 'step'"):
         read_scenario("stp", [])
     with pytest.raises(InvalidInput, match="did you mean 'headroom'"):
-        read_scenario("step", ["sizer.headrom=0.1"])
+        read_scenario("step", ["sizer.head_room=0.1"])
     with pytest.raises(InvalidInput, match="which is not there"):
         read_scenario("step", ["events=[{at_h=1.0, kind='lose', pool='gone'}]"])
     with pytest.raises(InvalidInput, match="not the folder of a run"):

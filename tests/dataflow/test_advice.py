@@ -89,7 +89,7 @@ async def test_what_if_needs_something_recorded(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="no report has measured demand"):
             await service.control.what_if(WhatIfQuestion(resolution_s=1))
         with pytest.raises(InvalidInput, match="did you mean 'headroom'"):
-            await service.control.what_if(WhatIfQuestion(options={"headrom": 0.1}))
+            await service.control.what_if(WhatIfQuestion(options={"head_room": 0.1}))
         with pytest.raises(InvalidInput, match="resolution"):
             await service.control.what_if(WhatIfQuestion(resolution_s=7))
 

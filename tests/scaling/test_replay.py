@@ -67,6 +67,6 @@ def test_other_options_are_differences_to_those_of_the_run() -> None:
     assert (changed.pools[LOCAL].max_nodes, changed.pools[LOCAL].launch_delay_s) == (3, 60.0)
     assert changed.pools[PoolId("other")].max_nodes == 1
     with pytest.raises(InvalidInput, match="did you mean 'headroom'"):
-        changed_spec(spec(), options={"headrom": 0.1}, pools={})
+        changed_spec(spec(), options={"head_room": 0.1}, pools={})
     with pytest.raises(InvalidInput, match=r"pools\.local: found 3"):
         changed_spec(spec(), options={}, pools={"local": 3})
