@@ -55,7 +55,8 @@ def decide(signals: Signals, spec: Spec, state: SizerState) -> Verdict:
     tick.after = _remembered(tick)
     digest = signals.digest()
     advice = tuple(advice_of(pool, tick, started[pool.id], digest) for pool in pools)
-    return Verdict(advice=advice, state=tick.after)
+    moved = frozenset(pool.id for pool in pools if pool.target != started[pool.id])
+    return Verdict(advice=advice, state=tick.after, moved=moved)
 
 
 def _move(tick: Tick) -> None:

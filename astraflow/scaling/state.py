@@ -52,3 +52,5 @@ class Verdict:
 
     advice: tuple[PoolAdvice, ...]
     state: SizerState
+    moved: frozenset[PoolId] = frozenset()
+    """Pools whose targets were decided to move; one that only follows nodes nobody ordered is not among them."""

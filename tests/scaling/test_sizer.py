@@ -184,8 +184,9 @@ def test_modes_limit_what_is_advised() -> None:
 
 def test_nodes_that_nobody_ordered_are_part_of_the_pool() -> None:
     _, state = ticks(signals(nodes(21)), 3, spec())
-    advice, _ = ticks(signals(nodes(23), at=30_090.0), 1, spec(), state)
-    assert advice.target == 23
+    verdict = decide(signals(nodes(23), at=30_090.0), spec(), state)
+    assert verdict.advice[0].target == 23
+    assert not verdict.moved
 
 
 def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:

@@ -52,11 +52,10 @@ class Advisor:
         if report.at - self._tick_at < self._spec.options.tick_s and not is_new:
             return
         self._tick_at = report.at
-        before = self._state.targets
         verdict = decide(self._observer.signals(), self._spec, self._state)
         self._state, self._latest = verdict.state, verdict.advice
         for advice in verdict.advice:
-            if before.get(advice.pool, advice.present) != advice.target:
+            if advice.pool in verdict.moved:
                 self._events.act("target_moved", advice.pool, actor=f"the {advice.policy}", reason=advice.sentence)
         self._journal.touch()
 
