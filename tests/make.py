@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.contract.advice import Mode, PoolAdvice, Reason
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
@@ -252,6 +253,30 @@ def node_report(
         gauges=gauges or {},
         lease_expiries=0,
     )
+
+
+def pool_advice(pool: str = "local", *, target: int = 2, **changes: Any) -> PoolAdvice:
+    values: dict[str, Any] = {
+        "pool": PoolId(pool),
+        "at": 1000.0,
+        "mode": Mode.ADVISE,
+        "policy": "sizer",
+        "present": 1,
+        "pending": 0,
+        "target": target,
+        "band_low": 1.5,
+        "band_high": 2.5,
+        "reasons": (Reason.BELOW_BAND,),
+        "sentence": f"{pool}: 1 to {target} nodes, because capacity is 0.80 of what trainers need.",
+        "inputs": {
+            "compute_s": 10.0,
+            "groups_per_step": 4.0,
+            "produced_per_usable": 1.0,
+            "node_groups_per_s": 0.3,
+            "price_per_hour": 2.0,
+        },
+    }
+    return PoolAdvice(**values | changes)
 
 
 def report(

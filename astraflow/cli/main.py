@@ -9,6 +9,7 @@ from astraflow.cli.evaluate import evaluate
 from astraflow.cli.inspect import doctor, recipes, report
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.serve import join, serve
+from astraflow.cli.simulate import simulate
 from astraflow.cli.steer import plugins
 from astraflow.cli.tokens import token
 from astraflow.contract.errors import AstraFlowError
@@ -26,6 +27,7 @@ app.command()(token)
 app.command()(report)
 app.command()(evaluate)
 app.command()(plugins)
+app.command()(simulate)
 app.command()(recipes)
 app.command()(doctor)
 app.command()(prepare)

@@ -3,12 +3,14 @@
 from collections.abc import AsyncIterator, Mapping
 
 from astraflow.contract.access import JoinToken
+from astraflow.contract.advice import WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.lookups import EventPage, EventQuery, GroupPage, GroupQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports import Report
 from astraflow.wire.channel import Link
+from astraflow.wire.codec_advice import decode_answer, encode_question
 from astraflow.wire.codec_control import decode_event, decode_report, encode_change
 from astraflow.wire.codec_evaluations import decode_evaluation
 from astraflow.wire.codec_lookups import (
@@ -22,6 +24,9 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 
 TIMEOUT_S = 10.0
+
+WHAT_IF_S = 60.0
+"""A run of weeks is read and played through."""
 
 
 class ControlPlaneClient:
@@ -146,3 +151,10 @@ class ControlPlaneClient:
         """
         request = pb.RevokeCredentialRequest(role=role, name=name, actor=actor, reason=reason)
         return (await self._link.call(self._stub.RevokeCredential, request, timeout_s=TIMEOUT_S)).message
+
+    async def what_if(self, question: WhatIfQuestion) -> WhatIfAnswer:
+        """What the sizer would have advised over the reports that are kept, under other bounds and options.
+
+        Raises: InvalidInput for options that cannot be, or when nothing is recorded to go by.
+        """
+        return decode_answer(await self._link.call(self._stub.WhatIf, encode_question(question), timeout_s=WHAT_IF_S))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
@@ -194,6 +195,8 @@ class Report:
     """Results that are held in memory until they are trained, filtered out or too stale, and what was handed back."""
     memory_bytes: int = 0
     """Bound of `held_bytes`: no new groups are issued while it is reached."""
+    advice: tuple[PoolAdvice, ...] = ()
+    """How large each pool should be, and why; empty before the first tick of the sizer."""
     evaluations: tuple[EvaluationReport, ...] = ()
     """Of each evaluation the round that ended last, the one that runs and the one that waits, where there are any."""
 

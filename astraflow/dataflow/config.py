@@ -4,7 +4,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.runtime.config import Config
+from astraflow.scaling.options import PoolOptions, SizerOptions
 
 Spec = dict[str, Any]
 """A plug-in: `kind` and that kind's options."""
@@ -114,6 +116,13 @@ class DataflowConfig(Config):
     """Trajectories kept to look at."""
     sample_bytes: int = Field(default=256 * 2**20, ge=0)
     """What they may take on disk, about."""
+
+    pools: dict[str, PoolOptions] = Field(default_factory=dict)
+    """Bounds, price and mode of each pool of nodes. A pool that is not here is advised on without bounds."""
+    scaling: SizerOptions = SizerOptions()
+    """How the pools' sizes are advised."""
+    keda: KedaConfig | None = None
+    """Answer KEDA, which scales on Kubernetes, on a port of its own; absent: nowhere."""
 
     @model_validator(mode="after")
     def _names_are_free(self) -> Self:

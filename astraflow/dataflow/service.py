@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from astraflow.access.keeper import Keeper
-from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.ids import FlowId, PolicyId, PoolId
 from astraflow.contract.plugins import Seam
 from astraflow.contract.reports import Report
 from astraflow.contract.tasks import FlowSpec, PolicySpec, Welcome
@@ -31,6 +31,7 @@ from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.plugged import Plugged
 from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.history import History
@@ -55,6 +56,7 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
+from astraflow.scaling.options import Spec
 from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
 from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
@@ -141,6 +143,7 @@ async def _serve(
                 serving(listen, service.register, keeper=keeper) as address,
                 service.enrolling(listen, address),
                 service.metrics(door),
+                service.keda(),
             ):
                 run.events.add("service_started", config.run, f"dataflow at {address}")
                 on_ready(address)
@@ -174,6 +177,9 @@ class Service:
         self._archive = archive
         self._history = History(journal, archive, seconds=config.history, minutes=config.history_minutes)
         self._watch = Watch()
+        pools = {PoolId(name): options for name, options in config.pools.items()}
+        spec = Spec(options=config.scaling, pools=pools)
+        self._advisor = Advisor(spec, journal=journal, events=run.events)
         self._weights_address = weights_address
         self._weights_key = weights_key
         self._clock = clock
@@ -194,6 +200,7 @@ class Service:
             nodes=self._nodes,
             credentials=self._credentials,
             ports=self._ports,
+            spec=self._advisor.spec,
         )
         add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome, self._credentials), server)
         add_TrainerDataServicer_to_server(trainers, server)
@@ -231,6 +238,18 @@ class Service:
             log.info("metrics_ready", address=address)
             yield
 
+    @asynccontextmanager
+    async def keda(self) -> AsyncIterator[None]:
+        """Answer KEDA for the block, if that is wanted. Raises: InvalidInput."""
+        if self._config.keda is None:
+            yield
+            return
+        from astraflow.dataflow.keda import serving_keda  # another server, for those who want one
+
+        async with serving_keda(self._config.keda, lambda: self._history.latest, self._history) as address:
+            log.info("keda_ready", address=address)
+            yield
+
     async def work(self) -> None:
         """Check leases and report, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -253,6 +272,7 @@ class Service:
             wall=self._clock.wall(),
             uptime_s=self._clock.now() - self._began_at,
             archive_trouble=self._archive.trouble,
+            advice=self._advisor.latest,
         )
 
     def _welcome(self, node: Node) -> Welcome:
@@ -277,7 +297,8 @@ class Service:
         for finding in self._watch.findings(report):
             self._run.events.add(finding.kind, finding.subject, finding.message)
         self._run.events.tick()
-        self._history.add(report)
+        self._advisor.observe(report)
+        self._history.add(replace(report, advice=self._advisor.latest))
 
 
 def _credentials(run: Run, listen: Listen, keeper: Keeper) -> Credentials:

@@ -1,5 +1,6 @@
 """The data and control planes as gRPC sees them: decode, call, encode."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -18,8 +19,11 @@ from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.scaling.options import Spec
+from astraflow.scaling.replay import changed_spec, replayed
+from astraflow.wire.codec_advice import decode_question, encode_answer
 from astraflow.wire.codec_common import decode_facts, decode_versions
-from astraflow.wire.codec_control import decode_change, encode_event, encode_report
+from astraflow.wire.codec_control import decode_change, decode_report, encode_event, encode_report
 from astraflow.wire.codec_data import (
     decode_push,
     decode_status,
@@ -52,6 +56,9 @@ MAX_WAIT_S = 60.0
 
 MAX_CAPACITY = 4096
 """Tasks in one answer, whatever is asked: it fits into a message, and no node takes all there is."""
+
+MAX_REPLAYED = 50_000
+"""Reports that one question is about, whatever is asked: more than a month of minutes."""
 
 MAX_PAGE = 1000
 """Entries on one page, whatever is asked."""
@@ -183,11 +190,13 @@ class ControlService(ControlPlaneServicer):
         nodes: NodeSide,
         credentials: Credentials,
         ports: Ports,
+        spec: Spec,
     ) -> None:
         self._run = run
         self._nodes = nodes
         self._credentials = credentials
         self._ports = ports
+        self._spec = spec
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
@@ -320,6 +329,15 @@ class ControlService(ControlPlaneServicer):
             message = f"{message}; {returned} tasks returned"
         await self._run.journal.durable()
         return control.ControlReply(message=message)
+
+    async def WhatIf(self, request: control.WhatIfRequest, context: Any) -> control.WhatIfReply:  # noqa: N802
+        """See the proto."""
+        question = decode_question(request)
+        spec = changed_spec(self._spec, options=question.options, pools=question.pools)
+        limit = min(question.limit, MAX_REPLAYED)
+        messages = await self._history.all_after(0, limit=limit, resolution_s=question.resolution_s)
+        answer = await asyncio.to_thread(lambda: replayed((decode_report(message) for message in messages), spec))
+        return encode_answer(answer)
 
 
 def _wait_s(asked: float) -> float:

@@ -12,6 +12,7 @@ from astraflow.contract.reports import (
     Report,
     StreamReport,
 )
+from astraflow.wire.codec_advice import decode_advice, encode_advice
 from astraflow.wire.codec_common import (
     decode_facts,
     decode_json,
@@ -79,6 +80,7 @@ def encode_report(report: Report) -> pb.Report:
         is_durable=report.is_durable,
         held_bytes=report.held_bytes,
         memory_bytes=report.memory_bytes,
+        advice=[encode_advice(advice) for advice in report.advice],
     )
 
 
@@ -100,6 +102,7 @@ def decode_report(message: pb.Report) -> Report:
         is_durable=message.is_durable,
         held_bytes=message.held_bytes,
         memory_bytes=message.memory_bytes,
+        advice=tuple(decode_advice(advice) for advice in message.advice),
     )
 
 

@@ -86,6 +86,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Groups": _open_to(*_LOOKERS),
         "Events": _open_to(*_LOOKERS),
         "Evaluations": _open_to(*_LOOKERS),
+        "WhatIf": _open_to(*_LOOKERS),
         "DrainNode": _open_to(*_FLEET),
         "MintJoinToken": _open_to(*_FLEET),
         "RevokeJoinToken": _open_to(*_FLEET),

@@ -119,6 +119,27 @@ def check_safe(listen: Listen) -> None:
         )
 
 
+@asynccontextmanager
+async def serving_openly(
+    host: str, port: int, tls: ServerTls | None, *add: Callable[[grpc.aio.Server], None]
+) -> AsyncIterator[str]:
+    """Serve peers that speak a protocol of somebody else's and know no run token; TLS alone may keep them out.
+
+    Yields the address that was bound. Errors become statuses as everywhere.
+    Raises: InvalidInput when the port is taken.
+    """
+    listen = Listen(host=host, port=port, token="", tls=tls)
+    server = grpc.aio.server(interceptors=(_Door(None),), options=_OPTIONS)
+    for register in add:
+        register(server)
+    bound = _bind(server, listen)
+    await server.start()
+    try:
+        yield _address(host, bound)
+    finally:
+        await server.stop(listen.drain_s)
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address is reachable from this machine only."""
     if host == "localhost":
@@ -163,7 +184,8 @@ class _Door(grpc.aio.ServerInterceptor):
     protocol ──► token and certificate (`Keeper`) ──► role (`routes`) ──► parse ──► own node or policy ──► handler
     """
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: Keeper | None) -> None:
+        """keeper: None lets everybody in, whatever protocol they speak."""
         self._keeper = keeper
 
     async def intercept_service(
@@ -202,7 +224,7 @@ Parse: TypeAlias = "Callable[[bytes], Any] | None"
 class _Call:
     """One call at the door."""
 
-    keeper: Keeper
+    keeper: Keeper | None
     metadata: dict[str, Any] = field(repr=False)
     method: str
     parse: Parse
@@ -211,6 +233,8 @@ class _Call:
 
     def admitted(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """The request, for a caller who may make it. Raises: what the client is to be told."""
+        if self.keeper is None:
+            return request if self.is_stream else _parsed(request, self.parse, self.method)
         given = self.metadata.get(PROTOCOL_KEY)
         if given != PROTOCOL:
             raise ProtocolMismatch(

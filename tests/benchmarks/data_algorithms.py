@@ -39,7 +39,7 @@ from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.batching import ServedBatch
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.runtime.clock import SystemClock
-from tests.benchmarks.plot import Curve, line_plot
+from astraflow.runtime.plot import Curve, line_plot
 
 POLICY, NODE = PolicyId("solver"), NodeId("node")
 PROMPTS, GROUP_SIZE, BATCH_GROUPS, MAX_STALENESS = 2000, 8, 64, 8

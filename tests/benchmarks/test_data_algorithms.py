@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree
 
+from astraflow.runtime.plot import Curve, line_plot
 from tests.benchmarks.data_algorithms import VARIANTS, curves, measure, table
-from tests.benchmarks.plot import Curve, line_plot
 
 
 def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() -> None:

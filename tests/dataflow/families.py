@@ -22,7 +22,12 @@ def full_report() -> Report:
     pool = PoolReport(id=node.facts.pool, ready=1, joining=0, draining=0, lost=0, episodes_per_s=1.0, tokens_per_s=5.0)
     flow = replace(make.flow_report(), plugins={"greso.skipped": 3.0}, prefixes={"handed_back": 2, "tokens_saved": 9})
     rounds = (make.round_report(1), make.round_report(2, state=EvaluationState.RUNNING))
-    return replace(make.report(stream, flows=(flow,), nodes=(node,)), pools=(pool,), evaluations=rounds)
+    return replace(
+        make.report(stream, flows=(flow,), nodes=(node,)),
+        pools=(pool,),
+        evaluations=rounds,
+        advice=(make.pool_advice(),),
+    )
 
 
 def table() -> str:

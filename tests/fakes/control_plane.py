@@ -12,6 +12,9 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
+from astraflow.scaling.options import Spec
+from astraflow.scaling.replay import changed_spec, replayed
+from astraflow.wire.codec_advice import decode_question, encode_answer
 from astraflow.wire.codec_control import decode_change, encode_event, encode_report
 from astraflow.wire.codec_evaluations import encode_evaluation
 from astraflow.wire.codec_lookups import (
@@ -140,6 +143,11 @@ class FakeControlPlane(ControlPlaneServicer):
     async def RevokeCredential(self, request: pb.RevokeCredentialRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         self.actions.append(("revoke", request.name, request.actor))
         return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
+
+    async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
+        question = decode_question(request)
+        reports = (self.world.report(sequence, is_history=True) for sequence in range(1, self.sequence + 1))
+        return encode_answer(replayed(reports, changed_spec(Spec(), options=question.options, pools=question.pools)))
 
 
 async def _show(port: int, began: int, world: World) -> None:

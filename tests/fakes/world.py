@@ -21,6 +21,7 @@ from astraflow.contract.reports import (
 )
 from astraflow.contract.tasks import NodeFacts
 from astraflow.contract.trajectories import Author, Boundary, Failure, Span
+from tests import make
 
 BATCH_GROUPS = 32
 MAX_STALENESS = 2
@@ -71,6 +72,7 @@ class World:
             events=() if is_history else self._events(sequence),
             troubles=self.troubles,
             evaluations=tuple(reversed(self.rounds(sequence)[:2])),
+            advice=(make.pool_advice(),),
         )
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:

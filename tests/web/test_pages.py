@@ -45,6 +45,14 @@ async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_fac
     assert "no report" in report.json()["error"]
 
 
+async def test_nodes_page_says_how_large_each_pool_should_be_and_why(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        page = (await client.get("/nodes")).text
+
+    assert re.search(r'data-cell="pool/local/advice"[^>]*>Target 2 nodes. local: 1 to 2 nodes, because capacity', page)
+
+
 async def test_nodes_page_has_a_row_for_each_node_and_filters_by_state(web: RunningWeb, fake: FakeControlPlane) -> None:
     fake.world.draining.add("n1")
     await fake.advance()

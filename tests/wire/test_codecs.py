@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astraflow.contract.advice import PoolAdvice, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.evaluations import EvaluationReport
@@ -25,6 +26,7 @@ from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Pr
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (
+    codec_advice,
     codec_common,
     codec_control,
     codec_data,
@@ -54,6 +56,9 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_weights, "chunk"): (Chunk, weight_plane_pb2.Chunk),
     (codec_weights, "notice"): (VersionNotice, weight_plane_pb2.VersionNotice),
     (codec_evaluations, "evaluation"): (EvaluationReport, control_plane_pb2.EvaluationReport),
+    (codec_advice, "advice"): (PoolAdvice, control_plane_pb2.PoolAdvice),
+    (codec_advice, "question"): (WhatIfQuestion, control_plane_pb2.WhatIfRequest),
+    (codec_advice, "answer"): (WhatIfAnswer, control_plane_pb2.WhatIfReply),
     (codec_control, "report"): (Report, control_plane_pb2.Report),
     (codec_control, "change"): (PluginChange, control_plane_pb2.ChangePluginsRequest),
     (codec_control, "planned"): (PlannedPlugins, control_plane_pb2.PlannedPlugins),
@@ -83,6 +88,7 @@ def test_no_codec_is_left_out() -> None:
     found = {
         (module, name.partition("_")[2])
         for module in (
+            codec_advice,
             codec_common,
             codec_control,
             codec_data,

@@ -27,7 +27,7 @@ METHODS = {
     for method in service.methods
 }
 
-READ = "GetReport WatchReport History Trajectories Groups Events Evaluations"
+READ = "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from web.points import Series
 from web.present import findings, formats
@@ -40,6 +41,7 @@ def live_cells(report: Report, series: Series) -> dict[str, Cell]:
         cells |= _node_cells(node, report)
     for pool in report.pools:
         cells |= _pool_cells(pool)
+    cells |= {f"pool/{advice.pool}/advice": Cell(text=advice_line(advice)) for advice in report.advice}
     cells |= {key: Cell(text=text, tone=tone) for key, (text, tone) in weight_cells(report).items()}
     return cells
 
@@ -57,6 +59,11 @@ def node_summary(report: Report) -> str:
     shown = (NodeState.READY, NodeState.JOINING, NodeState.DRAINING, NodeState.LOST)
     parts = [f"{counts[state]} {state.value}" for state in shown if counts[state]]
     return ", ".join(parts) or "none has joined"
+
+
+def advice_line(advice: PoolAdvice) -> str:
+    """How large a pool should be, and why."""
+    return f"Target {formats.several(advice.target, 'node')}. {advice.sentence}"
 
 
 def _run_cells(report: Report) -> dict[str, Cell]:

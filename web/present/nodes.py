@@ -30,6 +30,8 @@ class NodePage:
     pages: int
     total: str
     has_report: bool
+    advised: list[str]
+    """Pools with advice on their size."""
 
 
 def node_page(report: Report | None, *, state: str, page: int) -> NodePage:
@@ -49,6 +51,7 @@ def node_page(report: Report | None, *, state: str, page: int) -> NodePage:
         pages=pages,
         total=formats.several(len(matching), "node"),
         has_report=report is not None,
+        advised=[str(advice.pool) for advice in report.advice] if report else [],
     )
 
 

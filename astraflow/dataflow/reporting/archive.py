@@ -89,7 +89,7 @@ class Archive:
         self._path = path
         self._clock = clock
         self._database = _opened(path, begins_anew=begins_anew)
-        self._reading = _connected_to_read(path)
+        self._reading = connected_to_read(path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="archive-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="archive-reader")
         self._queue: list[_Change] = []
@@ -255,7 +255,8 @@ def _prepared(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _connected_to_read(path: Path) -> sqlite3.Connection:
+def connected_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that cannot change the file."""
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False)
     connection.execute("pragma query_only = on")
     return connection

@@ -2,8 +2,10 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import zstandard
@@ -13,7 +15,7 @@ from astraflow.contract.lookups import RESOLUTIONS_S
 from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Json
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.archive import Archive, connected_to_read
 from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes
 from astraflow.wire.codec_control import decode_report, encode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
@@ -81,6 +83,16 @@ class History:
         after = min(sequence, self._sequence)  # nothing is newer, whatever number was given
         return await self._archive.read(lambda database: _page(database, table, after, limit))
 
+    async def all_after(self, sequence: int, *, limit: int, resolution_s: int) -> list[pb.Report]:
+        """The same without pages: all of the latest `limit`. Raises: InvalidInput for another resolution."""
+        found: list[pb.Report] = []
+        while True:
+            page = await self.after(sequence, limit=limit, resolution_s=resolution_s)
+            found += page.reports
+            if not page.has_more:
+                return found
+            sequence = found[-1].sequence
+
     async def watch(self) -> AsyncIterator[Report]:
         """The latest report, then each new one until `stop`; a slow watcher skips to the latest."""
         seen = 0
@@ -141,6 +153,22 @@ class History:
             f"(select sequence from {table} order by sequence desc limit 1 offset ?)",
             self._kept[table],
         )
+
+
+def recorded(path: Path, *, resolution_s: int) -> Iterator[Report]:
+    """Reports of a run that may have ended, oldest first, from its file.
+
+    Raises: InvalidInput when there is no such file, or for another resolution.
+    """
+    table = "minutes" if resolution_s == MINUTE_S else "seconds"
+    if not path.is_file():
+        raise InvalidInput(f"there is no history at {path}: give the folder of a run, which has dataflow/{path.name}")
+    with closing(connected_to_read(path)) as database:
+        try:
+            for (body,) in database.execute(f"select body from {table} order by sequence"):  # noqa: S608 (one of two)
+                yield _unpacked(body)
+        except sqlite3.DatabaseError as problem:
+            raise InvalidInput(f"{path} holds no history that this release can read: {problem}") from None
 
 
 def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int) -> pb.HistoryReply:

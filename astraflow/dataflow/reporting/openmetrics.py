@@ -104,6 +104,11 @@ _ROUND = (
     _Plain(_G, "evaluation_running_done", "samples", "With a result, in the round that runs", "done"),
     _Plain(_G, "evaluation_running_total", "samples", "Of the round that runs", "total"),
 )
+_ADVICE = (
+    _Plain(_G, "pool_target", "nodes", "That the sizer advises", "target"),
+    _Plain(_G, "pool_band_low", "nodes", "Below which it orders, the other pools as they are", "band_low"),
+    _Plain(_G, "pool_band_high", "nodes", "Above which it retires", "band_high"),
+)
 _NODE = (
     _Plain(_G, "node_leased", "tasks", "It has now", "leased"),
     _Plain(_G, "node_capacity", "tasks", "It runs at once", "facts.capacity"),
@@ -126,6 +131,7 @@ class ReportCollector(Collector):
         yield from _stream_families(report.streams)
         yield from _evaluation_families(report.evaluations)
         yield from _pool_families(report.pools)
+        yield from _plain_families(_ADVICE, ("pool",), [((advice.pool,), advice) for advice in report.advice])
         yield from _node_families([node for node in report.nodes if node.state is not NodeState.GONE])
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.ids import PoolId
 from astraflow.contract.plugins import PlannedPlugins, Seam
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
@@ -18,7 +19,15 @@ EVENTS_SHOWN = 50
 
 
 def build_report(
-    run: Run, *, name: str, sequence: int, now: float, wall: float, uptime_s: float, archive_trouble: str | None = None
+    run: Run,
+    *,
+    name: str,
+    sequence: int,
+    now: float,
+    wall: float,
+    uptime_s: float,
+    archive_trouble: str | None = None,
+    advice: tuple[PoolAdvice, ...] = (),
 ) -> Report:
     """Everything that is measured, at one moment. `now` is monotonic, `wall` Unix seconds."""
     nodes = tuple(_node_report(run, node, now=now) for node in run.registry.nodes())
@@ -41,6 +50,7 @@ def build_report(
         is_durable=run.journal.is_durable,
         held_bytes=run.held_bytes,
         memory_bytes=run.memory_bytes,
+        advice=advice,
     )
 
 

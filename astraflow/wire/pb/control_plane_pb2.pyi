@@ -699,6 +699,7 @@ class Report(_message.Message):
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -724,6 +725,8 @@ class Report(_message.Message):
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationReport]:
         """Of each evaluation the round that ended last, the one that runs and the one that waits."""
 
+    @_builtins.property
+    def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
     def __init__(
         self,
         *,
@@ -742,14 +745,225 @@ class Report(_message.Message):
         is_durable: _builtins.bool = ...,
         held_bytes: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class PoolAdvice(_message.Message):
+    """How large one pool should be, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class InputsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    POOL_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    BAND_LOW_FIELD_NUMBER: _builtins.int
+    BAND_HIGH_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    SENTENCE_FIELD_NUMBER: _builtins.int
+    CAPPED_BY_FIELD_NUMBER: _builtins.int
+    VICTIMS_FIELD_NUMBER: _builtins.int
+    INPUTS_FIELD_NUMBER: _builtins.int
+    INPUT_HASH_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    at: _builtins.float
+    """Unix seconds."""
+    mode: _builtins.str
+    """off, advise, up-only, on."""
+    policy: _builtins.str
+    """sizer or plain."""
+    present: _builtins.int
+    pending: _builtins.int
+    target: _builtins.int
+    band_low: _builtins.float
+    """In nodes."""
+    band_high: _builtins.float
+    sentence: _builtins.str
+    input_hash: _builtins.str
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def capped_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def victims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def inputs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        at: _builtins.float = ...,
+        mode: _builtins.str = ...,
+        policy: _builtins.str = ...,
+        present: _builtins.int = ...,
+        pending: _builtins.int = ...,
+        target: _builtins.int = ...,
+        band_low: _builtins.float = ...,
+        band_high: _builtins.float = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+        sentence: _builtins.str = ...,
+        capped_by: _abc.Iterable[_builtins.str] | None = ...,
+        victims: _abc.Iterable[_builtins.str] | None = ...,
+        inputs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        input_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "band_high", b"band_high", "band_low", b"band_low", "capped_by", b"capped_by", "input_hash", b"input_hash", "inputs", b"inputs", "mode", b"mode", "pending", b"pending", "policy", b"policy", "pool", b"pool", "present", b"present", "reasons", b"reasons", "sentence", b"sentence", "target", b"target", "victims", b"victims"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolAdvice: _TypeAlias = PoolAdvice  # noqa: Y015
+
+@_typing.final
+class WhatIfRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPTIONS_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
+    RESOLUTION_S_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    options: _builtins.str
+    """JSON objects: differences to the options of the sizer, and to those of each pool."""
+    pools: _builtins.str
+    resolution_s: _builtins.int
+    """1 or 60, as of the history."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        options: _builtins.str = ...,
+        pools: _builtins.str = ...,
+        resolution_s: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "options", b"options", "pools", b"pools", "resolution_s", b"resolution_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhatIfRequest: _TypeAlias = WhatIfRequest  # noqa: Y015
+
+@_typing.final
+class WhatIfReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class NodeHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RecordedNodeHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ADVICE_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    NODE_HOURS_FIELD_NUMBER: _builtins.int
+    RECORDED_NODE_HOURS_FIELD_NUMBER: _builtins.int
+    DOLLARS_FIELD_NUMBER: _builtins.int
+    RECORDED_DOLLARS_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    RECORDED_WAIT_FIELD_NUMBER: _builtins.int
+    reports: _builtins.int
+    began_at: _builtins.float
+    ended_at: _builtins.float
+    dollars: _builtins.float
+    recorded_dollars: _builtins.float
+    wait: _builtins.float
+    recorded_wait: _builtins.float
+    @_builtins.property
+    def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
+    @_builtins.property
+    def node_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def recorded_node_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
+        reports: _builtins.int = ...,
+        began_at: _builtins.float = ...,
+        ended_at: _builtins.float = ...,
+        node_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        recorded_node_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        dollars: _builtins.float = ...,
+        recorded_dollars: _builtins.float = ...,
+        wait: _builtins.float = ...,
+        recorded_wait: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "began_at", b"began_at", "dollars", b"dollars", "ended_at", b"ended_at", "node_hours", b"node_hours", "recorded_dollars", b"recorded_dollars", "recorded_node_hours", b"recorded_node_hours", "recorded_wait", b"recorded_wait", "reports", b"reports", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WhatIfReply: _TypeAlias = WhatIfReply  # noqa: Y015
 
 @_typing.final
 class EvaluationScore(_message.Message):

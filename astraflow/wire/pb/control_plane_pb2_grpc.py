@@ -110,6 +110,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.RevokeCredentialRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.ControlReply.FromString,
                 _registered_method=True)
+        self.WhatIf = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/WhatIf',
+                request_serializer=control__plane__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.WhatIfReply.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -214,6 +219,13 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhatIf(self, request, context):
+        """What the sizer would have advised over the kept reports, under other bounds and options.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -291,6 +303,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     servicer.RevokeCredential,
                     request_deserializer=control__plane__pb2.RevokeCredentialRequest.FromString,
                     response_serializer=control__plane__pb2.ControlReply.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=control__plane__pb2.WhatIfRequest.FromString,
+                    response_serializer=control__plane__pb2.WhatIfReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -699,6 +716,33 @@ class ControlPlane:
             '/astraflow.v1.ControlPlane/RevokeCredential',
             control__plane__pb2.RevokeCredentialRequest.SerializeToString,
             control__plane__pb2.ControlReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/WhatIf',
+            control__plane__pb2.WhatIfRequest.SerializeToString,
+            control__plane__pb2.WhatIfReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ControlPlaneStub:
     """Who may join: see the end of this file."""
     RevokeJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeJoinTokenRequest, _control_plane_pb2.ControlReply]
     RevokeCredential: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeCredentialRequest, _control_plane_pb2.ControlReply]
+    WhatIf: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.WhatIfRequest, _control_plane_pb2.WhatIfReply]
+    """What the sizer would have advised over the kept reports, under other bounds and options."""
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """Watches and steers a run. Served by dataflow, never on the path of data or weights."""
@@ -155,5 +157,13 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.RevokeCredentialRequest,
         context: _aio.ServicerContext[_control_plane_pb2.RevokeCredentialRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]: ...
+
+    @_abc_1.abstractmethod
+    def WhatIf(
+        self,
+        request: _control_plane_pb2.WhatIfRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.WhatIfRequest, _abc.Awaitable[_control_plane_pb2.WhatIfReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.WhatIfReply]:
+        """What the sizer would have advised over the kept reports, under other bounds and options."""
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _aio.Server) -> None: ...

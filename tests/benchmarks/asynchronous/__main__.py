@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from astraflow.runtime.plot import Curve, line_plot
 from tests.benchmarks.asynchronous.measured import Outcome, measure
 from tests.benchmarks.asynchronous.setting import (
     MODES,
@@ -28,7 +29,6 @@ from tests.benchmarks.asynchronous.setting import (
     Mode,
     Setting,
 )
-from tests.benchmarks.plot import Curve, line_plot
 
 BASE = Setting()
 VARIANTS = {

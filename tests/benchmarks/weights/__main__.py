@@ -26,8 +26,8 @@ from typing import TypeVar
 import numpy as np
 
 from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.plot import Curve, line_plot
 from astraflow.weights.tensors import tensor_hashes
-from tests.benchmarks.plot import Curve, line_plot
 from tests.benchmarks.weights.codecs import CODECS, Codec, levels
 from tests.benchmarks.weights.updates import Pair, Training, recorded, spans
 

@@ -1,4 +1,4 @@
-"""Lines in an SVG file: enough of a plot for a benchmark, without a plotting package."""
+"""Lines in an SVG file: enough of a plot for what runs and benchmarks show, without a plotting package."""
 
 import math
 from collections.abc import Sequence

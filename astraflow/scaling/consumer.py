@@ -1,0 +1,96 @@
+"""The simulated trainer and the buffer before it: what is let out, what is used, how long is waited."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from astraflow.scaling.scenario import TrainerScenario
+
+VERSIONS = 10
+
+
+@dataclass(slots=True)
+class Consumer:
+    """Takes a batch whenever one is complete and the step before it has ended.
+
+    buffer ──batch complete and trainer free──► in training ──step ends──► version + 1, room for another batch
+    """
+
+    config: TrainerScenario
+    rng: np.random.Generator
+    buffered: float = 0.0
+    free_at: float = 0.0
+    """When the step that is computed ends, or when waiting began."""
+    is_computing: bool = False
+    steps: int = 0
+    waited_s: float = 0.0
+    pace: float = 1.0
+    """Demand over that of the scenario's start."""
+    usable_share: float = 1.0
+    produced: float = 0.0
+    entered: float = 0.0
+    compute_s: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS))
+    waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS))
+    entered_at: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS + 1))
+    _began_wait: float = 0.0
+
+    def room(self) -> float:
+        """Groups that may be in work now. Source: the staleness gate of AReaL, arXiv:2505.24298.
+
+        (version + bound + 1) * B groups are let out in all, less those dropped; those of earlier batches are trained.
+        """
+        batch = self.config.batch_groups
+        in_training = batch if self.is_computing else 0
+        return max(0.0, (self.config.max_staleness + 1) * batch - in_training - self.buffered)
+
+    def take_in(self, groups: int) -> None:
+        """Groups came back; some are filtered out."""
+        usable = int(self.rng.binomial(groups, self.usable_share)) if groups else 0
+        self.produced += groups
+        self.entered += usable
+        self.buffered += usable
+
+    def advance(self, now: float, until: float, came: float) -> None:
+        """Compute and wait from `now` to `until`. came: what of the buffer came in evenly over that time."""
+        while True:
+            if self.is_computing:
+                if self.free_at > until:
+                    return
+                self._end_step()
+            batch = self.config.batch_groups
+            if self.buffered < batch:
+                return
+            begun_at = self.free_at
+            before = self.buffered - came
+            if before < batch and came > 0:
+                begun_at = max(begun_at, now + (until - now) * (batch - before) / came)
+            self._begin_step(begun_at)
+            came = max(0.0, min(came, self.buffered))
+
+    def waited_until(self, now: float) -> float:
+        """Seconds waited in all, with a wait that goes on."""
+        return self.waited_s + (max(0.0, now - self.free_at) if not self.is_computing else 0.0)
+
+    def rest(self, until: float) -> None:
+        """A pause: no step begins before its end, and that is no wait."""
+        self.free_at = max(self.free_at, until)
+
+    def _begin_step(self, at: float) -> None:
+        wait_s = max(0.0, at - self.free_at)
+        self.waited_s += wait_s
+        self.waits_s.append(wait_s)
+        self.buffered -= self.config.batch_groups
+        seconds = self.config.step_s / self.pace
+        if self.config.step_noise:
+            seconds *= float(self.rng.lognormal(-(self.config.step_noise**2) / 2, self.config.step_noise))
+        if self.config.stall_share and self.rng.random() < self.config.stall_share:
+            seconds *= 2
+        self.is_computing = True
+        self.free_at = at + seconds
+        self.compute_s.append(seconds)
+
+    def _end_step(self) -> None:
+        self.is_computing = False
+        self.steps += 1
+        self.entered_at.append(self.entered)

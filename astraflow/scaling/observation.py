@@ -1,0 +1,147 @@
+"""From a run's reports to the sizer's signals: the same for a run that goes on and for one that is read back."""
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.options import SizerOptions, Spec
+from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
+from astraflow.scaling.trainers import TrainerWatch
+from astraflow.scaling.windows import Window, Work, WorkWindow
+
+DAY_S = 86_400.0
+DELAYS = 20
+
+_PHASES = {
+    NodeState.JOINING: Phase.WARMING,
+    NodeState.READY: Phase.READY,
+    NodeState.DRAINING: Phase.DRAINING,
+    NodeState.LOST: Phase.GONE,
+    NodeState.GONE: Phase.GONE,
+}
+_UNCOUNTED = ("retried", "superseded", "duplicate", "late", "unknown")
+"""Episodes that are no member of any finished group."""
+
+
+class Observer:
+    """Fed with one report after the other."""
+
+    def __init__(self, spec: Spec) -> None:
+        options: SizerOptions = spec.options
+        self._spec = spec
+        self._long = WorkWindow(
+            usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
+        )
+        self._short: Window[Work] = Window(options.window_short_s)
+        self._trainers: dict[PolicyId, TrainerWatch] = {}
+        self._report: Report | None = None
+        self._paused_at: float | None = None
+        self._done: dict[str, float] = {}
+        self._produced = 0.0
+        """Episodes."""
+        self._ready_at: dict[str, float] = {}
+        self._delays: dict[PoolId, deque[float]] = {}
+        self.dollars_today = 0.0
+
+    def observe(self, report: Report, *, ordered_at: Mapping[PoolId, float] | None = None) -> None:
+        """The next report. ordered_at: since when each pool has had fewer nodes than it is to have, in Unix seconds."""
+        self._spend(report)
+        for stream in report.streams:
+            watch = self._trainers.get(stream.policy)
+            if watch is None:
+                watch = self._trainers[stream.policy] = TrainerWatch(last=stream, stepped_at=report.at)
+            watch.observe(stream, at=report.at)
+        done = {str(node.id): max(0.0, node.counters.get("episodes_done", 0.0)) for node in report.nodes}
+        self._produced += sum(max(0.0, value - self._done.get(node, 0.0)) for node, value in done.items())
+        self._done = done
+        self._note_arrivals(report, ordered_at or {})
+        is_paused = bool(report.flows) and all(flow.is_paused for flow in report.flows)
+        self._paused_at = (report.at if self._paused_at is None else self._paused_at) if is_paused else None
+        self._report = report
+
+    def signals(self) -> Signals:
+        """At the latest report; to be asked once a tick. Raises: ValueError before the first report."""
+        report = self._report
+        if report is None:
+            raise ValueError("no report was observed yet")
+        per_group = episodes_per_group(report)
+        kinds, nodes = self._nodes(report, per_group)
+        return Signals(
+            at=report.at,
+            kinds=kinds,
+            nodes=nodes,
+            streams=tuple(
+                watch.signals(at=report.at, produced=self._produced / per_group) for watch in self._trainers.values()
+            ),
+            launches={pool: LaunchSignals(delays_s=tuple(delays)) for pool, delays in self._delays.items()},
+            paused_s=None if self._paused_at is None else report.at - self._paused_at,
+            dollars_today=self.dollars_today,
+        )
+
+    def _nodes(self, report: Report, per_group: float) -> tuple[tuple[NodeKind, ...], NodeTable]:
+        members = [node for node in report.nodes if _PHASES[node.state] is not Phase.GONE]
+        kinds = sorted(
+            {_kind(node) for node in members}, key=lambda kind: (kind.pool, kind.hardware, kind.price_per_hour)
+        )
+        index = {kind: number for number, kind in enumerate(kinds)}
+        work = Work(
+            ids=tuple(str(node.id) for node in members),
+            groups=_column([node.counters.get("episodes_done", 0.0) / per_group for node in members]),
+            busy_s=_column([node.counters.get("busy_s", 0.0) for node in members]),
+        )
+        self._short.add(report.at, work)
+        groups_long, busy_long_s = self._long.add(report.at, work)
+        groups_short, busy_short_s = work.since(self._short.oldest[1])
+        return tuple(kinds), NodeTable(
+            ids=work.ids,
+            kind=np.array([index[_kind(node)] for node in members], np.int64),
+            phase=np.array([_PHASES[node.state] for node in members], np.int64),
+            age_s=_column([report.at - self._ready_at.get(str(node.id), node.joined_at) for node in members]),
+            silent_s=_column([node.beat_age_s for node in members]),
+            groups_long=groups_long,
+            busy_long_s=busy_long_s,
+            groups_short=groups_short,
+            busy_short_s=busy_short_s,
+        )
+
+    def _note_arrivals(self, report: Report, ordered_at: Mapping[PoolId, float]) -> None:
+        ready = [node for node in report.nodes if node.state is NodeState.READY]
+        for node in ready:
+            if str(node.id) in self._ready_at:
+                continue
+            self._ready_at[str(node.id)] = report.at
+            if self._report is not None and node.facts.pool in ordered_at:
+                delays = self._delays.setdefault(node.facts.pool, deque(maxlen=DELAYS))
+                delays.append(max(0.0, report.at - ordered_at[node.facts.pool]))
+        known = {str(node.id) for node in report.nodes}
+        self._ready_at = {node: at for node, at in self._ready_at.items() if node in known}
+
+    def _spend(self, report: Report) -> None:
+        if self._report is None:
+            return
+        if report.at // DAY_S != self._report.at // DAY_S:
+            self.dollars_today = 0.0
+        hours = max(0.0, report.at - self._report.at) / 3600
+        members = [node for node in report.nodes if _PHASES[node.state] is not Phase.GONE]
+        prices = (self._spec.pool(node.facts.pool).price_per_hour or node.facts.price_per_hour for node in members)
+        self.dollars_today += hours * sum(max(0.0, price) for price in prices)
+
+
+def episodes_per_group(report: Report) -> float:
+    """Episodes that count of each group that is closed, over the whole run; 1 before the first."""
+    episodes = sum(count for flow in report.flows for fate, count in flow.episodes.items() if fate not in _UNCOUNTED)
+    closed = sum(flow.admitted + sum(flow.dropped.values()) for flow in report.flows)
+    return max(1.0, episodes / closed) if closed else 1.0
+
+
+def _kind(node: NodeReport) -> NodeKind:
+    price = node.facts.price_per_hour
+    return NodeKind(pool=node.facts.pool, hardware=node.facts.hardware, price_per_hour=price if price > 0 else 0.0)
+
+
+def _column(values: list[float]) -> np.ndarray:
+    return np.array(values, np.float64)

@@ -1,0 +1,1 @@
+"""How well pools are sized, in the simulator, and how long a decision takes."""

@@ -1,0 +1,76 @@
+"""`astraflow simulate`, as it is typed."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from astraflow.cli.main import app
+from astraflow.cli.simulation import read_scenario, recorded_spec, replay_plot
+from astraflow.contract.advice import WhatIfAnswer
+from astraflow.contract.errors import InvalidInput
+from tests import make
+
+SHORT = ("--set", "hours=0.5", "--seeds", "1")
+
+
+def typed(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["simulate", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_without_a_scenario_the_names_are_listed() -> None:
+    assert "spot-drought" in typed()
+
+
+def test_a_scenario_is_a_table_of_the_policies_and_a_plot(tmp_path: Path) -> None:
+    table = typed("step", *SHORT, "--plot", str(tmp_path / "nodes.svg"))
+    assert [line.split()[0] for line in table.splitlines()[-3:]] == ["fixed", "plain", "sizer"]
+    root = ElementTree.fromstring((tmp_path / "nodes.svg").read_text())  # noqa: S314 (we wrote it)
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
+
+
+def test_json_holds_figures_and_the_course() -> None:
+    shown = json.loads(typed("steady", *SHORT, "--json"))
+    assert shown["policies"]["fixed"]["node_hours"] == pytest.approx(11.0)
+    assert len(shown["course"]["moments"]) == 61
+
+
+def test_a_scenario_can_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('hours = 1.0\n[pools.gpu]\nnodes = 4\n[[events]]\nat_h = 0.5\nkind = "lose"\nshare = 0.5\n')
+    scenario = read_scenario(str(file), ["pools.gpu.bounds.max_nodes=6"])
+    assert (scenario.pools["gpu"].bounds.max_nodes, scenario.events[0].kind) == (6, "lose")
+
+
+def test_mistakes_are_answered_with_what_would_work(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="did you mean 'step'"):
+        read_scenario("stp", [])
+    with pytest.raises(InvalidInput, match="did you mean 'headroom'"):
+        read_scenario("step", ["sizer.head_room=0.1"])
+    with pytest.raises(InvalidInput, match="which is not there"):
+        read_scenario("step", ["events=[{at_h=1.0, kind='lose', pool='gone'}]"])
+    with pytest.raises(InvalidInput, match="not the folder of a run"):
+        recorded_spec(tmp_path, [])
+    with pytest.raises(InvalidInput, match=r"sizer\.KEY=VALUE or pools"):
+        recorded_spec(tmp_path, ["trainer.step_s=3"])
+
+
+def test_a_replay_is_drawn_as_steps() -> None:
+    moved = make.pool_advice(target=5, at=1600.0)
+    answer = WhatIfAnswer(
+        advice=(make.pool_advice(target=2), moved),
+        reports=10,
+        began_at=1000.0,
+        ended_at=4600.0,
+        node_hours={"local": 4.0},
+        recorded_node_hours={"local": 2.0},
+        dollars=0.0,
+        recorded_dollars=0.0,
+        wait=0.0,
+        recorded_wait=0.1,
+    )
+    assert replay_plot(answer).count("<polyline") == 1

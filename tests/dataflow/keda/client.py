@@ -1,0 +1,41 @@
+"""KEDA's side in a process of its own: `python client.py GENERATED ADDRESS POOL`, one JSON object out.
+
+It uses nothing of AstraFlow: its messages are generated from the proto beside it.
+"""
+
+import json
+import sys
+
+import grpc
+
+
+def main(generated: str, address: str, pool: str) -> None:
+    sys.path.insert(0, generated)
+    import externalscaler_pb2 as pb  # type: ignore[import-not-found]  # generated into the folder given
+    import externalscaler_pb2_grpc as services  # type: ignore[import-not-found]
+
+    said: dict[str, object] = {}
+    with grpc.insecure_channel(address) as channel:
+        scaler = services.ExternalScalerStub(channel)
+        scaled = pb.ScaledObjectRef(name="nodes", namespace="runs", scalerMetadata={"pool": pool} if pool else {})
+        try:
+            said["spec"] = [
+                [one.metricName, one.targetSize, one.targetSizeFloat]
+                for one in scaler.GetMetricSpec(scaled, timeout=10).metricSpecs
+            ]
+            said["is_active"] = scaler.IsActive(scaled, timeout=10).result
+            asked = pb.GetMetricsRequest(scaledObjectRef=scaled, metricName=said["spec"][0][0])  # type: ignore[index]
+            said["metrics"] = [
+                [one.metricName, one.metricValue, one.metricValueFloat]
+                for one in scaler.GetMetrics(asked, timeout=10).metricValues
+            ]
+            stream = scaler.StreamIsActive(scaled, timeout=10)
+            said["streamed"] = next(stream).result
+            stream.cancel()
+        except grpc.RpcError as problem:
+            said["code"], said["details"] = problem.code().name, problem.details()
+    print(json.dumps(said))  # noqa: T201 (whoever started it reads this)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

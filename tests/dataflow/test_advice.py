@@ -1,0 +1,133 @@
+"""Advice of a run: in every report, in the journal, over restarts, and under other bounds."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from astraflow.contract.advice import PoolAdvice, Reason, WhatIfQuestion
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import PoolId
+from astraflow.contract.lookups import EventQuery
+from astraflow.contract.reports import PoolReport, Report
+from astraflow.dataflow.reporting.advice import Advisor
+from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.history import History, recorded
+from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
+from tests import make
+from tests.dataflow.running import Service, config, facts, opened, running
+from tests.fakes.clock import ManualClock
+
+pytestmark = pytest.mark.anyio
+
+LOCAL = PoolId("local")
+NODES = 10
+
+
+def spec(**pool: Any) -> Spec:
+    bounds = PoolOptions.parse({"max_nodes": 40, "mode": "on"} | pool, where="pool")
+    return Spec(options=SizerOptions(), pools={LOCAL: bounds})
+
+
+def course(second: int, *, nodes: int = NODES) -> Report:
+    """A node finishes 0.1 groups of four a second; a step of 20 groups takes ten: 20 nodes are needed."""
+    flow = replace(make.flow_report(), episodes={"accepted": 400}, admitted=100, dropped={})
+    steps = second // 20
+    stream = make.stream_report(
+        steps=steps, admitted=second, trained=20 * steps, wait_s=10.0 * steps, compute_s=10.0 * steps, publish_s=0.0
+    )
+    told = {"episodes_done": 0.4 * second, "busy_s": float(second)}
+    members = tuple(make.node_report(f"node-{n}.{n}", counters=told) for n in range(nodes))
+    return replace(make.report(stream, flows=(flow,), nodes=members), at=1000.0 + second)
+
+
+async def test_a_target_that_moves_is_journaled_with_its_sentence(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(400):
+            advisor.observe(course(second))
+        (advice,) = advisor.latest
+        assert advice.target == 22
+        (moved,) = [event for event in run.events.latest(50) if event.kind == "target_moved"]
+        assert moved.subject == "local"
+        assert moved.message.startswith("by the sizer: local: 10 to 22 nodes, because capacity is")
+
+
+async def test_a_restart_goes_on_with_the_targets(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(400):
+            advisor.observe(course(second))
+        await journal.durable()
+    async with opened(tmp_path, config()) as (run, journal):
+        again = Advisor(spec(), journal=journal, events=run.events)
+        again.observe(course(401, nodes=0))  # nobody has come back yet
+        assert again.latest[0].target == 22
+        assert again.latest[0].reasons == (Reason.UNMEASURED,)
+
+
+async def test_reports_carry_advice_on_pools_that_nobody_configured(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await service.nodes.join(facts())
+        advice = await first_advice(service)
+        assert (advice.pool, advice.target, advice.mode.value) == ("local", 1, "advise")
+        assert advice.sentence
+
+
+async def test_bounds_of_the_recipe_hold(tmp_path: Path) -> None:
+    async with running(tmp_path, config(pools={"local": {"max_nodes": 9, "min_nodes": 3}})) as service:
+        advice = await first_advice(service)
+        assert advice.target == 3
+        events = await service.control.events(EventQuery(kinds=("target_moved",), limit=5))
+        assert "local: 0 to 3 nodes" in events.events[0].message
+
+
+async def test_what_if_needs_something_recorded(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        with pytest.raises(InvalidInput, match="no report has measured demand"):
+            await service.control.what_if(WhatIfQuestion(resolution_s=1))
+        with pytest.raises(InvalidInput, match="did you mean 'headroom'"):
+            await service.control.what_if(WhatIfQuestion(options={"head_room": 0.1}))
+        with pytest.raises(InvalidInput, match="resolution"):
+            await service.control.what_if(WhatIfQuestion(resolution_s=7))
+
+
+async def test_what_if_plays_the_recorded_run_under_other_bounds(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        archive = Archive(tmp_path / "history.sqlite", clock=ManualClock())
+        history = History(journal, archive, seconds=900, minutes=1000)
+        advisor = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(600):
+            advisor.observe(course(second))
+            pool = PoolReport(id=LOCAL, ready=NODES, joining=0, draining=0, lost=0, episodes_per_s=1, tokens_per_s=1)
+            history.add(replace(course(second), sequence=second + 1, pools=(pool,), advice=advisor.latest))
+        await journal.durable()
+        archive.close()
+    reports = list(recorded(tmp_path / "history.sqlite", resolution_s=1))
+    assert len(reports) == 600
+    async with running(tmp_path, config(pools={"local": {"max_nodes": 40, "launch_delay_s": 60}})) as service:
+        as_is = await service.control.what_if(WhatIfQuestion(resolution_s=1))
+        bounded = await service.control.what_if(WhatIfQuestion(resolution_s=1, pools={"local": {"max_nodes": 5}}))
+        minutes = await service.control.what_if(WhatIfQuestion(resolution_s=60, pools={"local": {"max_nodes": 5}}))
+    assert as_is.advice[-1].target == 22
+    assert bounded.advice[-1].target == minutes.advice[-1].target == 5
+    assert bounded.wait == pytest.approx(0.75, abs=0.05)
+    assert as_is.wait < as_is.recorded_wait == pytest.approx(0.5, abs=0.05)
+
+
+async def test_a_file_that_is_no_history_is_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="there is no history"):
+        list(recorded(tmp_path / "history.sqlite", resolution_s=60))
+    (tmp_path / "history.sqlite").write_text("something else, and long enough to be no empty file")
+    with pytest.raises(InvalidInput, match="holds no history"):
+        list(recorded(tmp_path / "history.sqlite", resolution_s=60))
+
+
+async def first_advice(service: Service) -> PoolAdvice:
+    with anyio.fail_after(20):
+        async for report in service.control.watch_report():
+            if report.advice:
+                return report.advice[0]
+    raise AssertionError("the reports ended without advice")

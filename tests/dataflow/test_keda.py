@@ -1,0 +1,96 @@
+"""KEDA's external scaler, asked by a client of its own that is generated from KEDA's published shape."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from astraflow.cli.ports import free_ports
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.errors import InvalidInput
+from astraflow.dataflow.keda_config import KedaConfig
+from tests.dataflow.running import config, facts, running
+
+pytestmark = pytest.mark.anyio
+
+HERE = Path(__file__).parent / "keda"
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("keda")
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{HERE}", f"-I{resources.files('grpc_tools') / '_proto'}"]
+    command += [f"--python_out={out}", f"--grpc_python_out={out}", str(HERE / "externalscaler.proto")]
+    subprocess.run(command, check=True, timeout=60)
+    return out
+
+
+@pytest.fixture
+def free_port() -> int:
+    return free_ports(1)[0]
+
+
+async def ask(generated: Path, port: int, pool: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "client.py"), str(generated), f"127.0.0.1:{port}", pool]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def with_keda(port: int, mode: str) -> Any:
+    return config(keda={"port": port}, pools={"local": {"max_nodes": 8, "mode": mode}})
+
+
+async def has_advice(nodes: NodeDataClient, control: ControlPlaneClient) -> None:
+    await nodes.join(facts())
+    with anyio.fail_after(20):
+        async for report in control.watch_report():
+            if report.advice:
+                return
+
+
+async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Path, free_port: int) -> None:
+    async with running(tmp_path, with_keda(free_port, "on")) as service:
+        await has_advice(service.nodes, service.control)
+        said = await ask(generated, free_port, "local")
+        (advice,) = (await service.control.report()).advice
+    assert said == {
+        "spec": [["astraflow_target_nodes", 1, 1.0]],
+        "is_active": True,
+        "metrics": [["astraflow_target_nodes", advice.target, float(advice.target)]],
+        "streamed": True,
+    }
+
+
+async def test_a_pool_that_is_only_advised_on_is_left_as_it_is(tmp_path: Path, generated: Path, free_port: int) -> None:
+    async with running(tmp_path, with_keda(free_port, "advise")) as service:
+        await has_advice(service.nodes, service.control)
+        said = await ask(generated, free_port, "local")
+    assert said["code"] == "ABORTED"
+    assert "mode advise" in said["details"]
+    assert "metrics" not in said
+
+
+async def test_wrong_questions_are_answered_with_what_would_work(
+    tmp_path: Path, generated: Path, free_port: int
+) -> None:
+    async with running(tmp_path, with_keda(free_port, "on")) as service:
+        await has_advice(service.nodes, service.control)
+        unnamed, unknown = await ask(generated, free_port, ""), await ask(generated, free_port, "loca")
+    assert (unnamed["code"], unknown["code"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
+    assert "names no pool" in unnamed["details"]
+    assert "it has local" in unknown["details"]
+
+
+def test_beyond_loopback_it_wants_certificates_or_a_word() -> None:
+    with pytest.raises(InvalidInput, match=r"give certificate, key and client_ca, or is_open"):
+        KedaConfig.parse({"host": "0.0.0.0"}, where="keda")  # noqa: S104 (that is what is refused)
+    assert KedaConfig.parse({"host": "0.0.0.0", "is_open": True}, where="keda").is_open  # noqa: S104

@@ -1,0 +1,59 @@
+"""Signals with sensible defaults: one pool of alike nodes, and a trainer that needs twenty of them."""
+
+from typing import Any
+
+import numpy as np
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
+from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
+
+POOL = PoolId("gpu")
+RATE = 1 / 30
+"""Groups a second of a node."""
+
+
+def stream(**more: Any) -> StreamSignals:
+    """20 nodes are needed: 64 groups every 120 s, of which 80 % are usable."""
+    values: dict[str, Any] = {
+        "policy": PolicyId("solver"),
+        "compute_s": (120.0,) * 6,
+        "groups_per_step": 64.0,
+        "produced_per_usable": 1.25,
+        "wait_300_s": 0.0,
+        "wait_600_s": 0.0,
+        "step_age_s": 10.0,
+        "steps": 30,
+    }
+    return StreamSignals(**values | more)
+
+
+def nodes(ready: int, *, pending: int = 0, pending_age_s: float = 60.0, rates: tuple[float, ...] = ()) -> NodeTable:
+    """All ready ones were busy for the whole window. rates: of each, instead of the usual one."""
+    count = ready + pending
+    is_ready = np.arange(count) < ready
+    rate = np.array(rates or (RATE,) * ready) if ready else np.zeros(0)
+    groups = np.append(rate, np.zeros(pending))
+    return NodeTable(
+        ids=tuple(f"node-{row}" for row in range(count)),
+        kind=np.zeros(count, np.int64),
+        phase=np.where(is_ready, Phase.READY, Phase.BOOTING).astype(np.int64),
+        age_s=np.where(is_ready, 3600.0 + np.arange(count), pending_age_s),
+        silent_s=np.zeros(count),
+        groups_long=groups * 600.0,
+        busy_long_s=np.where(is_ready, 600.0, 0.0),
+        groups_short=groups * 180.0,
+        busy_short_s=np.where(is_ready, 180.0, 0.0),
+    )
+
+
+def signals(table: NodeTable, *, at: float = 30_000.0, **more: Any) -> Signals:
+    values: dict[str, Any] = {"kinds": (NodeKind(pool=POOL, price_per_hour=1.0),), "streams": (stream(),)}
+    return Signals(at=at, nodes=table, **values | more)
+
+
+def spec(*, mode: Mode = Mode.ON, is_killed: bool = False, pool: dict[str, Any] | None = None, **options: Any) -> Spec:
+    bounds = PoolOptions(**{"mode": mode, "max_nodes": 100, **(pool or {})})
+    return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_killed=is_killed)

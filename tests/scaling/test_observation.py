@@ -1,0 +1,107 @@
+"""From reports to signals: what is measured of nodes and trainers, second by second."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from astraflow.contract.ids import PoolId
+from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
+from astraflow.scaling.lifecycle import Phase
+from astraflow.scaling.observation import Observer
+from astraflow.scaling.options import PoolOptions, Spec
+from tests import make
+
+LOCAL = PoolId("local")
+
+
+def node(name: str = "node-1.1", *, done: float = 0.0, busy_s: float = 0.0, **changes: Any) -> NodeReport:
+    return replace(make.node_report(name, counters={"episodes_done": done, "busy_s": busy_s}), **changes)
+
+
+def stream(steps: int = 0, **changes: Any) -> StreamReport:
+    values = {"wait_s": 0.0, "compute_s": 0.0, "publish_s": 0.0, "admitted": 0, "trained": 0}
+    return make.stream_report(steps=steps, **values | changes)
+
+
+def report(at: float, *nodes: NodeReport, of: StreamReport | None = None, **changes: Any) -> Report:
+    flow = replace(make.flow_report(), episodes={"accepted": 40}, admitted=10, dropped={})
+    return replace(make.report(of or stream(), flows=(flow,)), nodes=nodes, at=at, **changes)
+
+
+def test_groups_and_busy_seconds_are_those_of_the_window() -> None:
+    observer = Observer(Spec())
+    observer.observe(report(0.0, node(done=400, busy_s=100)))
+    observer.signals()
+    observer.observe(report(30.0, node(done=440, busy_s=130), node("node-2.2", done=8, busy_s=5)))
+    nodes = observer.signals().nodes
+    assert nodes.ids == ("node-1.1", "node-2.2")
+    assert nodes.groups_long.tolist() == [10.0, 2.0]  # four episodes a group
+    assert nodes.busy_long_s.tolist() == [30.0, 5.0]
+
+
+def test_nodes_that_are_gone_or_lost_are_left_out() -> None:
+    observer = Observer(Spec())
+    states = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING, NodeState.LOST, NodeState.GONE)
+    observer.observe(report(0.0, *(node(f"node-{n}.{n}", state=state) for n, state in enumerate(states))))
+    assert observer.signals().nodes.phase.tolist() == [Phase.WARMING, Phase.READY, Phase.DRAINING]
+
+
+def test_a_step_is_measured_without_its_wait() -> None:
+    observer = Observer(Spec())
+    observer.observe(report(0.0, of=stream()))
+    observer.observe(report(60.0, of=stream(1, wait_s=20.0, compute_s=35.0, publish_s=5.0)))
+    observer.observe(report(200.0, of=stream(3, wait_s=20.0, compute_s=125.0, publish_s=15.0)))
+    (found,) = observer.signals().streams
+    assert found.compute_s == (40.0, 50.0, 50.0)
+    assert found.wait_of_versions == pytest.approx(20 / 160)
+
+
+def test_a_wait_counts_while_it_lasts_and_once() -> None:
+    observer = Observer(Spec())
+    observer.observe(report(0.0, of=stream()))
+    assert observer.signals().streams[0].wait_300_s == 0.0
+    observer.observe(report(50.0, of=stream(is_waiting=True)))
+    observer.observe(report(80.0, of=stream(is_waiting=True)))
+    assert observer.signals().streams[0].wait_300_s == pytest.approx(30 / 80)
+    observer.observe(report(90.0, of=stream()))  # it computes; the wait is told of with the step
+    assert observer.signals().streams[0].wait_300_s == pytest.approx(30 / 90)
+    observer.observe(report(100.0, of=stream(1, wait_s=31.0, compute_s=20.0)))
+    assert observer.signals().streams[0].wait_300_s == pytest.approx(31 / 100)
+
+
+def test_what_filters_take_raises_what_must_be_produced() -> None:
+    observer = Observer(Spec())
+    observer.observe(report(0.0, node(done=0), of=stream()))
+    observer.signals()
+    observer.observe(report(30.0, node(done=80), of=stream(1, admitted=12, trained=8, dropped={"stale": 2})))
+    (found,) = observer.signals().streams
+    assert found.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four is taken to be as usual
+    assert found.groups_per_step == 8
+
+
+def test_a_pause_is_one_of_every_flow() -> None:
+    observer = Observer(Spec())
+    paused = replace(make.flow_report(), is_paused=True)
+    observer.observe(replace(report(0.0), flows=(paused,)))
+    observer.observe(replace(report(30.0), flows=(paused,)))
+    assert observer.signals().paused_s == 30.0
+    observer.observe(replace(report(60.0), flows=(paused, make.flow_report("other"))))
+    assert observer.signals().paused_s is None
+
+
+def test_money_is_counted_by_the_day() -> None:
+    observer = Observer(Spec(pools={LOCAL: PoolOptions(max_nodes=4, price_per_hour=6.0)}))
+    observer.observe(report(80_000.0, node(), node("node-2.2")))
+    observer.observe(report(81_800.0, node(), node("node-2.2")))
+    assert observer.signals().dollars_today == pytest.approx(6.0)
+    observer.observe(report(86_400.0, node()))
+    assert observer.signals().dollars_today == pytest.approx(6.0 * 4600 / 3600)
+
+
+def test_the_delay_of_an_order_is_measured_where_one_is_open() -> None:
+    observer = Observer(Spec())
+    observer.observe(report(0.0))
+    observer.observe(report(100.0, node()), ordered_at={LOCAL: 40.0})
+    observer.observe(report(130.0, node(), node("node-2.2")))
+    assert observer.signals().launches[LOCAL].delays_s == (60.0,)

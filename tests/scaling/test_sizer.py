@@ -1,0 +1,219 @@
+"""Single decisions: what the rule says, and why, for one set of signals after the other."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from astraflow.contract.advice import ADVICE_INPUTS, Cap, Mode, PoolAdvice, Reason
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
+from astraflow.scaling.signals import LaunchSignals, NodeKind, Signals
+from astraflow.scaling.sizer import decide
+from astraflow.scaling.state import SizerState
+from tests.scaling.make import POOL, RATE, nodes, signals, spec, stream
+
+
+def ticks(given: Signals, count: int, told: Spec, state: SizerState | None = None) -> tuple[PoolAdvice, SizerState]:
+    """The same signals for so many ticks."""
+    state = state or SizerState()
+    for tick in range(count):
+        verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
+        state = verdict.state
+    return verdict.advice[0], state
+
+
+def test_enough_nodes_stay() -> None:
+    advice, _ = ticks(signals(nodes(22)), 20, spec())
+    assert (advice.target, advice.reasons) == (22, (Reason.INSIDE_BAND,))
+    assert advice.band_low == pytest.approx(20, abs=0.3)
+    assert advice.band_high == pytest.approx(25, abs=0.5)
+    assert (
+        advice.sentence
+        == "gpu: stay at 22 nodes, because capacity is 1.10 of what trainers need, inside the band 1.00 to 1.25."
+    )
+
+
+def test_too_few_nodes_are_confirmed_for_a_tick_and_then_brought_to_the_aim_at_once() -> None:
+    first, state = ticks(signals(nodes(15)), 1, spec())
+    assert (first.target, first.reasons) == (15, (Reason.CONFIRMING_UP,))
+    second, state = ticks(signals(nodes(15), at=30_030.0), 1, spec(), state)
+    assert (second.target, second.reasons) == (22, (Reason.BELOW_BAND,))
+    # What is ordered counts: while it is on its way nothing is ordered again.
+    later, _ = ticks(signals(nodes(15, pending=7), at=30_060.0), 8, spec(), state)
+    assert later.target == 22
+
+
+def test_less_than_half_is_acted_on_at_once() -> None:
+    advice, _ = ticks(signals(nodes(8)), 1, spec())
+    assert (advice.target, advice.reasons[0]) == (22, Reason.FAR_BELOW)
+
+
+def test_an_order_counts_though_nobody_has_seen_its_nodes_yet_and_is_forgotten_when_they_do_not_come() -> None:
+    _, state = ticks(signals(nodes(15)), 2, spec())
+    waiting, state = ticks(signals(nodes(15), at=30_060.0), 15, spec(), state)
+    assert waiting.inputs["capacity_ordered_groups_per_s"] == pytest.approx(22 * RATE, rel=0.02)
+    late, _ = ticks(signals(nodes(15), at=30_900.0), 3, spec(), state)
+    assert late.inputs["capacity_ordered_groups_per_s"] == pytest.approx(15 * RATE, rel=0.02)
+    assert late.target == 22
+
+
+def test_a_surplus_is_retired_after_five_minutes_half_of_it_and_a_quarter_of_the_pool_at_most() -> None:
+    advice, state = ticks(signals(nodes(40)), 9, spec())
+    assert (advice.target, advice.reasons) == (40, (Reason.CONFIRMING_DOWN,))
+    advice, _ = ticks(signals(nodes(40), at=30_270.0), 1, spec(), state)
+    assert (advice.target, advice.reasons) == (30, (Reason.ABOVE_BAND,))
+    assert len(advice.victims) == 10
+    assert advice.victims[0] == "node-0"  # the youngest of equals
+
+
+def test_a_trainer_that_waits_keeps_a_surplus() -> None:
+    waits = signals(nodes(40), streams=(stream(wait_600_s=0.05),))
+    assert ticks(waits, 20, spec())[0].target == 40
+
+
+def test_a_pool_in_which_every_node_carries_keeps_them_all() -> None:
+    small = signals(nodes(2), streams=(stream(groups_per_step=64 / 20),))
+    assert ticks(small, 40, spec())[0].target == 2
+
+
+def test_the_raw_rate_of_a_full_buffer_hides_no_surplus() -> None:
+    table = nodes(40)
+    half_idle = replace(
+        table,
+        groups_long=table.groups_long / 2,
+        busy_long_s=table.busy_long_s / 2,
+        groups_short=table.groups_short / 2,
+        busy_short_s=table.busy_short_s / 2,
+    )
+    assert ticks(signals(half_idle), 10, spec())[0].target == 30
+
+
+def test_the_policy_that_needs_most_decides() -> None:
+    both = signals(nodes(22), streams=(stream(), stream(policy=PolicyId("verifier"), compute_s=(60.0,) * 6)))
+    advice, _ = ticks(both, 2, spec())
+    assert advice.target == 43
+    assert advice.inputs["compute_s"] == 60.0
+
+
+def test_two_shorter_steps_are_believed_and_one_is_not() -> None:
+    once, _ = ticks(signals(nodes(22), streams=(stream(compute_s=(120.0,) * 5 + (60.0,)),)), 3, spec())
+    twice, _ = ticks(signals(nodes(22), streams=(stream(compute_s=(120.0,) * 4 + (60.0, 60.0)),)), 3, spec())
+    assert (once.target, twice.target) == (22, 43)
+
+
+def test_a_wait_that_capacity_does_not_explain_raises_the_demand_little_by_little() -> None:
+    waits = signals(nodes(23), streams=(stream(wait_300_s=0.2, wait_600_s=0.2),))
+    advice, state = ticks(waits, 11, spec())
+    assert advice.reasons == (Reason.TRIMMED,)
+    assert state.trim == pytest.approx(1.1, abs=0.01)
+    _, later = ticks(signals(nodes(23), at=40_000.0), 40, spec(), state)
+    assert later.trim < state.trim
+
+
+def test_a_third_of_slow_nodes_is_replaced_before_it_goes() -> None:
+    rates = (RATE * 0.2,) * 3 + (RATE,) * 19
+    advice, state = ticks(signals(nodes(22, rates=rates)), 11, spec())
+    assert advice.reasons[0] is Reason.REPLACING
+    assert advice.target > 22
+    assert not advice.victims
+    ordered = advice.target - 22
+    up = nodes(22 + ordered, rates=rates + (RATE,) * ordered)
+    advice, _ = ticks(signals(up, at=30_700.0), 1, spec(), state)
+    assert advice.reasons[0] is Reason.RETIRING
+    assert set(advice.victims) == {"node-0", "node-1", "node-2"}
+    assert advice.target == 22 + ordered - 3
+
+
+def test_silent_nodes_hold_everything() -> None:
+    table = nodes(40)
+    silent = replace(table, silent_s=np.where(np.arange(40) < 10, 200.0, 0.0))
+    advice, _ = ticks(signals(silent), 30, spec())
+    assert (advice.target, advice.reasons) == (40, (Reason.STALE_INPUT,))
+
+
+def test_a_trainer_without_steps_holds_everything_unless_it_waits_for_nodes() -> None:
+    stuck, _ = ticks(signals(nodes(40), streams=(stream(step_age_s=2000.0),)), 30, spec())
+    assert (stuck.target, stuck.reasons) == (40, (Reason.STALE_INPUT,))
+    starved = stream(step_age_s=2000.0, wait_300_s=1.0, wait_600_s=1.0)
+    assert ticks(signals(nodes(5), streams=(starved,)), 2, spec())[0].target == 22
+
+
+def test_without_busy_times_the_published_rule_decides() -> None:
+    table = nodes(10)
+    blind = replace(table, busy_long_s=np.zeros(10), busy_short_s=np.zeros(10))
+    waits = stream(wait_of_versions=0.3)
+    advice, _ = ticks(signals(blind, streams=(waits,)), 1, spec())
+    assert (advice.policy, advice.target) == ("plain", 15)
+    assert advice.reasons[0] is Reason.PLAIN_RULE
+
+
+def test_before_the_first_step_nothing_moves() -> None:
+    advice, _ = ticks(signals(nodes(4), streams=(stream(compute_s=(), steps=0),)), 5, spec())
+    assert (advice.target, advice.reasons) == (4, (Reason.UNMEASURED,))
+
+
+@pytest.mark.parametrize(
+    ("told", "target", "cap"),
+    [
+        (spec(pool={"max_nodes": 18}), 18, Cap.MAX_NODES),
+        (spec(pool={"quota": 17}), 17, Cap.QUOTA),
+        (spec(max_dollars_per_hour=16.0), 16, Cap.DOLLARS_PER_HOUR),
+        (spec(max_nodes=19), 19, Cap.MAX_NODES),
+        (spec(is_killed=True), 15, Cap.KILL_SWITCH),
+    ],
+)
+def test_a_cap_holds_an_order_back_and_is_named(told: Spec, target: int, cap: Cap) -> None:
+    advice, _ = ticks(signals(nodes(15)), 2, told)
+    assert advice.target == target
+    assert cap in advice.capped_by
+
+
+def test_orders_are_limited_to_two_in_ten_minutes() -> None:
+    state = SizerState(ups=(29_900.0, 29_950.0), targets={POOL: 15}, presents={POOL: 15})
+    advice, _ = ticks(signals(nodes(15)), 3, spec(), state)
+    assert (advice.target, advice.capped_by) == (15, (Cap.ACTION_BUDGET,))
+
+
+def test_modes_limit_what_is_advised() -> None:
+    assert ticks(signals(nodes(40)), 20, spec(mode=Mode.UP_ONLY))[0].target == 40
+    assert ticks(signals(nodes(15)), 3, spec(mode=Mode.UP_ONLY))[0].target == 22
+    off, _ = ticks(signals(nodes(15)), 3, spec(mode=Mode.OFF))
+    assert (off.target, off.reasons[0]) == (15, Reason.SWITCHED_OFF)
+
+
+def test_nodes_that_nobody_ordered_are_part_of_the_pool() -> None:
+    _, state = ticks(signals(nodes(21)), 3, spec())
+    verdict = decide(signals(nodes(23), at=30_090.0), spec(), state)
+    assert verdict.advice[0].target == 23
+    assert not verdict.moved
+
+
+def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:
+    pools = {PoolId("cheap"): PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=0.5)}
+    pools[PoolId("dear")] = PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=2.0)
+    kinds = (NodeKind(pool=PoolId("cheap")), NodeKind(pool=PoolId("dear")))
+    table = replace(nodes(12), kind=np.arange(12) % 2)
+    given = signals(table, kinds=kinds)
+    verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
+    cheap, dear = (advice.target for advice in verdict.advice)
+    assert cheap + dear == 22
+    assert cheap == 15
+
+
+def test_a_pool_whose_launches_fail_gets_no_orders_while_another_can_take_them() -> None:
+    names = (PoolId("a"), PoolId("b"))
+    pools = {name: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=1.0) for name in names}
+    kinds = tuple(NodeKind(pool=name) for name in names)
+    table = replace(nodes(12), kind=np.arange(12) % 2)
+    failing = {names[0]: LaunchSignals(failures=3, failed_at=29_990.0)}
+    given = signals(table, kinds=kinds, launches=failing)
+    verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
+    assert [advice.target for advice in verdict.advice] == [6, 16]
+
+
+def test_every_input_is_one_that_the_contract_explains() -> None:
+    advice, _ = ticks(signals(nodes(22)), 1, spec())
+    assert advice.inputs.keys() <= ADVICE_INPUTS.keys()
+    assert advice.input_hash == ticks(signals(nodes(22)), 1, spec())[0].input_hash
+    assert advice.input_hash != ticks(signals(nodes(21)), 1, spec())[0].input_hash
