@@ -84,14 +84,17 @@ class WeightsServicer(WeightPlaneServicer):
         return encode_plan(plan)
 
     async def Fetch(self, request: pb.FetchRequest, context: Context) -> AsyncIterator[pb.Chunk]:
-        """A file from any offset on."""
+        """A file from any offset on, to its end or so many bytes."""
         transfer = decode_transfer(request.transfer)
-        if request.offset > transfer.size_bytes:
-            raise InvalidInput(f"offset {request.offset} lies beyond the {transfer.size_bytes} bytes of the file")
+        end = request.offset + request.size_bytes if request.size_bytes else transfer.size_bytes
+        if max(request.offset, end) > transfer.size_bytes:
+            raise InvalidInput(
+                f"bytes {request.offset} to {end} lie beyond the {transfer.size_bytes} bytes of the file"
+            )
         source = await asyncio.to_thread(self._store.open, transfer)
         try:
-            for offset in range(request.offset, transfer.size_bytes, CHUNK_BYTES):
-                yield await asyncio.to_thread(_chunk, source, offset, min(CHUNK_BYTES, transfer.size_bytes - offset))
+            for offset in range(request.offset, end, CHUNK_BYTES):
+                yield await asyncio.to_thread(_chunk, source, offset, min(CHUNK_BYTES, end - offset))
         finally:
             source.close()
 

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import numpy as np
+
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Transfer
-from astraflow.weights.chunks import Assembly, chunk_at, split
+from astraflow.weights.chunks import check_file, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.staging import stage
 from astraflow.weights.store import WeightStore, opened
@@ -61,10 +63,10 @@ def got(store: WeightStore, *, have: tuple[Manifest, Buffer] | None = None, want
 def read(store: WeightStore, transfer: Transfer) -> Buffer:
     """One whole file, proven against its hash."""
     source = store.open(transfer)
-    assembly = Assembly(transfer)
-    assembly.add(chunk_at(0, source.read(0, transfer.size_bytes)))
+    data = np.frombuffer(source.read(0, transfer.size_bytes), dtype=np.uint8)
     source.close()
-    return assembly.finish()
+    check_file(transfer, data)
+    return data
 
 
 def names(directory: Path, policy: PolicyId = POLICY) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
+from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
 from astraflow.weights.tensors import SnapshotTensors
@@ -105,7 +106,7 @@ async def _publish(client: WeightPlaneClient, snapshots: list[SnapshotTensors], 
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:
-    puller = Puller(client, POLICY, clock=BriskClock())
+    puller = Puller(Origins([Origin("store", [client])]), POLICY, clock=BriskClock())
     followed: list[Pulled] = []
     while puller.committed != VERSIONS - 1:
         followed.append(await puller.newer())

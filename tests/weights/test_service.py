@@ -22,7 +22,7 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Probe
-from astraflow.weights.chunks import CHUNK_BYTES, Assembly, split
+from astraflow.weights.chunks import CHUNK_BYTES, split
 from astraflow.weights.service import serve
 from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.store import opened
@@ -85,10 +85,8 @@ async def test_a_version_is_published_planned_and_fetched(client: WeightPlaneCli
     plan = await client.plan(POLICY, have=None)
 
     assert plan.manifest == manifest
-    assembly = Assembly(plan.transfers[0])
-    async for chunk in client.fetch(plan.transfers[0]):
-        assembly.add(chunk)
-    assert assembly.finish().tobytes() == data
+    fetched = [bytes(chunk.data) async for chunk in client.fetch(plan.transfers[0])]
+    assert b"".join(fetched) == data
     assert [notice.version for notice in await client.versions(POLICY)] == [0]
 
 
