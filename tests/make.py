@@ -10,6 +10,7 @@ from astraflow.contract.batches import Batch, Row
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.links import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
 from astraflow.contract.tasks import NodeFacts, Prompt, Task
@@ -277,6 +278,44 @@ def pool_advice(pool: str = "local", *, target: int = 2, **changes: Any) -> Pool
         },
     }
     return PoolAdvice(**values | changes)
+
+
+def link_report(source: str = "store:7000") -> LinkReport:
+    return LinkReport(
+        source=source,
+        versions=4,
+        full_bytes=1000,
+        delta_bytes=60,
+        fetch_s=2.0,
+        decode_s=0.4,
+        stage_s=0.2,
+        verify_s=0.1,
+        pause_s=0.04,
+        resumes=2,
+        failures=1,
+        latest_bytes=20,
+        latest_fetch_s=0.5,
+        latest_behind=1,
+    )
+
+
+def weights_report(*versions: int, policy: str = "solver", first_at: float = 1000.0) -> WeightsReport:
+    """Each published a second after the one before."""
+    return WeightsReport(
+        policy=PolicyId(policy),
+        versions=tuple(
+            VersionReport(
+                version=Version(version),
+                published_at=first_at + second,
+                full_bytes=1000,
+                sent_bytes=20,
+                changed_elements=10,
+                elements=500,
+                copy_s=0.25,
+            )
+            for second, version in enumerate(versions)
+        ),
+    )
 
 
 def report(

@@ -22,7 +22,7 @@ from astraflow.runtime.logs import get_logger
 from web.guard import Guard
 from web.parts import Parts, parts_of
 from web.rendering import STATIC
-from web.routes import api, charts, flows, live, login, nodes, overview, runs
+from web.routes import api, charts, flows, live, login, nodes, overview, runs, weights
 
 log = get_logger()
 
@@ -49,7 +49,7 @@ def create_app(parts: Parts) -> ASGIApp:
     """The ASGI application over these parts. The guard is outermost: no answer leaves without its headers."""
     app = FastAPI(title="AstraFlow", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.parts = parts
-    for module in (overview, runs, nodes, flows, charts, login, api, live):
+    for module in (overview, runs, nodes, weights, flows, charts, login, api, live):
         app.include_router(module.router)
     mimetypes.add_type("text/javascript", ".js")
     app.mount(f"/static/{parts.pages.build}", _KeptFiles(directory=STATIC), name="static")

@@ -37,6 +37,7 @@ NAVIGATION = (
     NavItem(name="overview", label="Overview", path="/"),
     NavItem(name="runs", label="Runs", path="/runs"),
     NavItem(name="nodes", label="Nodes", path="/nodes"),
+    NavItem(name="weights", label="Weights", path="/weights"),
 )
 
 

@@ -135,16 +135,19 @@ def recipe_node(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasCo
     return node_config(loaded, name=name), loaded.tracing
 
 
-def own_node(*, engine: str, preemption: str, **options: Any) -> RaasConfig:
+def own_node(*, engine: str, preemption: str, pull: str, **options: Any) -> RaasConfig:
     """A node by hand; options that are None keep their defaults.
 
     engine, preemption: a kind, or a TOML table with `kind` and its options; empty for what the run suggests, and none.
+    pull: a TOML table of `PullConfig`; empty for its defaults.
     """
     given = {key: value for key, value in options.items() if value is not None}
     if engine:
         given["engine"] = _checked(engines, engine)
     if preemption:
         given["preemption"] = _checked(notices, preemption)
+    if pull:
+        given["pull"] = toml_value(pull)
     return RaasConfig.parse(given, where="join")
 
 

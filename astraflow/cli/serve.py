@@ -219,6 +219,9 @@ def join(
     ] = "",
     weights_key: WeightsKey = "",
     ca_hash: CaHash = "",
+    pull: Annotated[
+        str, typer.Option(help="How to fetch weights, a TOML table: {sources = ['mirror:7000'], connections = 2}.")
+    ] = "",
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -236,6 +239,7 @@ def join(
     config = own_node(
         engine=engine,
         preemption=preemption,
+        pull=pull,
         capacity=capacity,
         name=name,
         pool=pool,

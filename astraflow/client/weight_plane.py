@@ -54,9 +54,12 @@ class WeightPlaneClient:
         request = pb.PlanRequest(policy=policy, have=have, want=want)
         return decode_plan(await self._link.call(self._stub.Plan, request, timeout_s=TIMEOUT_S))
 
-    async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncGenerator[Chunk, None]:
-        """The encoded file from `offset` on, in order. Raises: CorruptData for a bad chunk, UnknownVersion."""
-        request = pb.FetchRequest(transfer=encode_transfer(transfer), offset=offset)
+    async def fetch(self, transfer: Transfer, *, offset: int = 0, size_bytes: int = 0) -> AsyncGenerator[Chunk, None]:
+        """So many bytes of the encoded file from `offset` on, in order; 0 for all that follow.
+
+        Raises: CorruptData for a bad chunk, UnknownVersion.
+        """
+        request = pb.FetchRequest(transfer=encode_transfer(transfer), offset=offset, size_bytes=size_bytes)
         async with aclosing(self._link.stream(self._stub.Fetch, request, timeout_s=TRANSFER_TIMEOUT_S)) as chunks:
             async for chunk in chunks:
                 yield decode_chunk(chunk)

@@ -7,6 +7,7 @@ from enum import Enum
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.links import LinkReport, WeightsReport
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
 from astraflow.contract.tasks import NodeFacts
 from astraflow.contract.trajectories import Failure, Span
@@ -42,6 +43,8 @@ class NodeReport:
     gauges: Mapping[str, float]
     lease_expiries: int
     errors: tuple[str, ...] = ()
+    links: tuple[LinkReport, ...] = ()
+    """Where its weights come from, the preferred source first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,14 @@ class Report:
     """How large each pool should be, and why; empty before the first tick of the sizer."""
     evaluations: tuple[EvaluationReport, ...] = ()
     """Of each evaluation the round that ended last, the one that runs and the one that waits, where there are any."""
+    weights: tuple[WeightsReport, ...] = ()
+    """The latest versions of each policy; in a minute's point of the history, those published in that minute."""
+
+    def lag(self, node: NodeReport) -> Mapping[PolicyId, int]:
+        """Versions that a node is behind each trainer; without what it does not serve yet."""
+        trained = {stream.policy: stream.version for stream in self.streams}
+        served = node.versions.items()
+        return {policy: max(0, trained[policy] - version) for policy, version in served if policy in trained}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

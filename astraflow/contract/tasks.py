@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.links import LinkReport
 from astraflow.contract.partials import Recorded
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -116,6 +117,8 @@ class NodeStatus:
     """Latest messages worth an operator's look, newest last; at most 8."""
     ending: str = ""
     """Why it is about to leave by its own decision; empty while it goes on."""
+    links: tuple[LinkReport, ...] = ()
+    """Where its weights come from, the preferred source first."""
 
 
 NODE_COUNTERS = (

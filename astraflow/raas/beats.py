@@ -8,6 +8,7 @@ from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.tasks import NodeStatus
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
+from astraflow.raas.links import Links
 from astraflow.raas.membership import PASSING, Membership
 from astraflow.raas.orders import Orders
 from astraflow.runtime.aio import periodic
@@ -29,6 +30,7 @@ class Beats:
         versions: Callable[[], Mapping[PolicyId, Version]],
         capacity: Capacity,
         counters: NodeCounters,
+        links: Links,
         orders: Orders,
         clock: Clock,
     ) -> None:
@@ -38,6 +40,7 @@ class Beats:
         self._versions = versions
         self._capacity = capacity
         self._counters = counters
+        self._links = links
         self._orders = orders
         self._clock = clock
 
@@ -71,4 +74,5 @@ class Beats:
             gauges=self._counters.gauges(),
             errors=self._counters.errors(),
             ending=self._orders.reason,
+            links=self._links.reports(),
         )

@@ -9,7 +9,6 @@ from typing import Any
 
 from astraflow.client.badge import Badge
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.tasks import NodeFacts, Welcome
@@ -19,6 +18,7 @@ from astraflow.raas.build import build_flow, build_policies, build_policy
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.counters import NodeCounters
+from astraflow.raas.links import Links
 from astraflow.raas.membership import Membership
 from astraflow.raas.orders import Orders
 from astraflow.raas.outbox import Outbox
@@ -31,6 +31,7 @@ from astraflow.raas.task_loop import TaskLoop
 from astraflow.raas.weight_loop import Gaps, WeightLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.weights.origins import Origins, dialled
 from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
 from astraflow.wire.channel import Link
@@ -59,6 +60,8 @@ class Node:
         self._clock = clock
         self._client = NodeDataClient(link)
         self._counters = NodeCounters()
+        self._origins: Origins | None = None
+        self._links = Links(lambda: self._origins.all if self._origins is not None else ())
         self._capacity = Capacity(config.capacity, clock)
         self._orders = Orders(clock, hand_back_s=config.hand_back_s)
         self._has_ended = asyncio.Event()
@@ -101,12 +104,14 @@ class Node:
             engine = self._config.engine or welcome.engine
             self._policies = await build_policies(welcome, flows, engine, resources)
             await self._tell_engine(engine)
-            link = await resources.enter_async_context(self._badge.dial(welcome.weights_address))
-            pinned = self._pinned_engines(welcome, engine, link)
+            self._origins = origins = await resources.enter_async_context(
+                dialled(welcome.weights_address, self._config.pull, dial=self._badge.dial, clock=self._clock)
+            )
+            pinned = self._pinned_engines(welcome, engine, origins)
             resources.push_async_callback(pinned.close)
             self._task_loop = self._build_task_loop(flows, pinned, self._evaluation_capacity(welcome))
             loops.append(tasks.create_task(pinned.run()))
-            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(link)]
+            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(origins)]
             loops.append(tasks.create_task(self._task_loop.run()))
             loops.append(tasks.create_task(self._tell_versions(beats)))
             await self._orders.ending.wait()
@@ -169,26 +174,35 @@ class Node:
             versions=self._versions,
             capacity=self._capacity,
             counters=self._counters,
+            links=self._links,
             orders=self._orders,
             clock=self._clock,
         )
 
-    def _weight_loops(self, link: Link) -> list[WeightLoop]:
-        client, gaps = WeightPlaneClient(link), Gaps(self._counters)
+    def _weight_loops(self, origins: Origins) -> list[WeightLoop]:
+        gaps = Gaps(self._counters)
 
         def source(policy: PolicyId) -> Puller:
-            return Puller(client, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock)
+            return Puller(origins, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock)
 
         return [
-            WeightLoop(served, source, self._policies, counters=self._counters, gaps=gaps, clock=self._clock)
+            WeightLoop(
+                served,
+                source,
+                self._policies,
+                counters=self._counters,
+                gaps=gaps,
+                links=self._links,
+                clock=self._clock,
+            )
             for served in self._policies.values()
         ]
 
-    def _pinned_engines(self, welcome: Welcome, engine: Mapping[str, Any], link: Link) -> PinnedEngines:
-        client, specs = WeightPlaneClient(link), {spec.id: spec for spec in welcome.policies}
+    def _pinned_engines(self, welcome: Welcome, engine: Mapping[str, Any], origins: Origins) -> PinnedEngines:
+        specs = {spec.id: spec for spec in welcome.policies}
         return PinnedEngines(
             lambda policy: build_policy(specs[policy], engine),
-            lambda policy: Puller(client, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock),
+            lambda policy: Puller(origins, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock),
             counters=self._counters,
             clock=self._clock,
             idle_s=self._config.evaluation_idle_s,

@@ -11,6 +11,7 @@ from astraflow.raas.bases import Bases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.gap import disagreement, too_far
+from astraflow.raas.links import Links
 from astraflow.raas.serving import ServedPolicies, ServedPolicy
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -58,6 +59,7 @@ class WeightLoop:
         *,
         counters: NodeCounters,
         gaps: "Gaps",
+        links: Links,
         clock: Clock,
     ) -> None:
         """source: makes a source that has nothing committed yet."""
@@ -68,6 +70,8 @@ class WeightLoop:
         self._policies = policies
         self._counters = counters
         self._gaps = gaps
+        self._links = links
+        self._origin = ""
         self._clock = clock
         self._is_withheld = False
         self._rest_s = FIRST_REST_S
@@ -109,6 +113,7 @@ class WeightLoop:
         weights = await self._bases.completed(weights)
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
             loaded = await engine.load(weights)
+        self._links.loaded(self._origin, loaded)
         if self._served.is_serving:
             self._counters.add("weight_pause_s", loaded.stopped_s)
         if self._is_withheld:
@@ -146,12 +151,14 @@ class WeightLoop:
         log.error("weights_failed", policy=self._served.policy, what=what, exc_info=problem)
 
     def _count(self, stats: TransferStats) -> None:
+        self._links.pulled(stats)
+        self._origin = stats.origin
         kind = "full" if stats.base is None else "delta"
         self._counters.add(f"weight_updates_{kind}")
         self._counters.add("weight_bytes_full", stats.full_bytes)
         self._counters.add("weight_bytes_delta", stats.delta_bytes)
         self._counters.add("weight_fetch_s", stats.fetch_s)
-        self._counters.add("weight_verify_s", stats.stage_s + stats.verify_s)
+        self._counters.add("weight_verify_s", stats.decode_s + stats.stage_s + stats.verify_s)
         self._counters.add("weight_failures", stats.fallbacks)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.links import VersionReport
 from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -56,6 +57,7 @@ class TrainerLoop:
         self._clock = clock
         self._publishing: asyncio.Task[PublishStats | None] | None = None
         self._sent: PublishStats | None = None
+        self._sent_at = 0.0
 
     @property
     def progress(self) -> Progress:
@@ -137,7 +139,7 @@ class TrainerLoop:
             publish_s=ended - stepped,
             metrics={
                 **metrics,
-                **_costs(self._sent),
+                **_costs(self._sent, at=self._sent_at),
                 "publish_wait_s": free_at - stepped,
                 "publish_copy_s": draft.copy_s,
                 "publish_probe_s": ended - free_at - draft.copy_s,
@@ -178,17 +180,21 @@ class TrainerLoop:
         """Until the version handed over last is in the store."""
         if self._publishing is not None:
             self._sent = await self._publishing
+            self._sent_at = self._clock.wall()
             self._publishing = None
 
 
-def _costs(stats: PublishStats | None) -> dict[str, float]:
-    """What the version before cost to publish."""
+def _costs(stats: PublishStats | None, *, at: float) -> dict[str, float]:
+    """What the version before took to publish. at: when the store had it, Unix seconds."""
     if stats is None:
         return {}
-    return {
-        "publish_bytes_full": float(stats.full_bytes),
-        "publish_bytes_sent": float(stats.sent_bytes),
-        "publish_hash_s": stats.hash_s,
-        "publish_encode_s": stats.encode_s,
-        "publish_send_s": stats.send_s,
-    }
+    return VersionReport(
+        version=stats.version,
+        published_at=at,
+        full_bytes=stats.full_bytes,
+        sent_bytes=stats.sent_bytes,
+        copy_s=stats.copy_s,
+        hash_s=stats.hash_s,
+        encode_s=stats.encode_s,
+        send_s=stats.send_s,
+    ).metrics()

@@ -1,15 +1,14 @@
-"""Encoded files in checksummed pieces, and back: split anywhere, broken off anywhere, resumed where it broke off."""
+"""Encoded files in checksummed pieces; see `astraflow.weights.assembly` for the way back."""
 
 from collections.abc import Iterator
 
-import numpy as np
 from blake3 import blake3
 from xxhash import xxh3_64_intdigest
 
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferKind
-from astraflow.weights.tensors import Buffer, frozen
+from astraflow.weights.tensors import Buffer
 
 CHUNK_BYTES = 2**20
 
@@ -31,40 +30,14 @@ def chunk_at(offset: int, data: bytes | memoryview) -> Chunk:
 
 
 def check_chunk(chunk: Chunk, *, expected_offset: int, end: int) -> None:
-    """Raises: CorruptData unless the chunk is whole, is the next one, and stays inside the file."""
+    """Raises: CorruptData unless the chunk is whole, is the next one, is not empty, and stays inside the file."""
     if xxh3_64_intdigest(chunk.data) != chunk.checksum:
         raise CorruptData(f"the chunk at offset {chunk.offset} does not match its checksum")
-    if chunk.offset != expected_offset or chunk.offset + len(chunk.data) > end:
+    if chunk.offset != expected_offset or not 0 < len(chunk.data) <= end - chunk.offset:
         raise CorruptData(
             f"a chunk covers bytes {chunk.offset} to {chunk.offset + len(chunk.data)}, "
             f"expected to go on at {expected_offset} and end by {end}"
         )
-
-
-class Assembly:
-    """One encoded file while it arrives. `received` is the offset to resume from."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-        self._buffer = np.empty(transfer.size_bytes, dtype=np.uint8)
-        self.received = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every byte is there."""
-        return self.received == self._transfer.size_bytes
-
-    def add(self, chunk: Chunk) -> None:
-        """Take the next chunk. Raises: CorruptData; what was received before stays good."""
-        check_chunk(chunk, expected_offset=self.received, end=self._transfer.size_bytes)
-        end = self.received + len(chunk.data)
-        self._buffer[self.received : end] = np.frombuffer(chunk.data, dtype=np.uint8)
-        self.received = end
-
-    def finish(self) -> Buffer:
-        """The whole file, proven against the transfer's hash; read-only. Raises: CorruptData."""
-        check_file(self._transfer, self._buffer[: self.received])
-        return frozen(self._buffer)
 
 
 def transfer_of(manifest: Manifest, data: bytes | memoryview, *, base: Version | None) -> Transfer:

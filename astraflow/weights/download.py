@@ -1,77 +1,123 @@
-"""One transfer over a link that breaks: resumed where it broke, checked piece by piece and as a whole."""
+"""One transfer over links that break: ranges over all connections of a place, each resumed where it broke."""
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, Unavailable
-from astraflow.contract.weights import Transfer
 from astraflow.runtime.aio import TRANSIENT
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import Assembly
-from astraflow.weights.tensors import Buffer
+from astraflow.weights.assembly import Assembly, Range
+from astraflow.weights.origins import Origin
+from astraflow.weights.pace import Pace
 
 log = get_logger()
 
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 2.0
-MAX_CORRUPT_IN_A_ROW = 3
-"""As many bad chunks at the same place, and the source is at fault, not the link."""
+MAX_REFUSALS = 3
+"""As many bad chunks in a row at the same place, and the origin is at fault, not the link."""
+MAX_BREAKS = 3
+"""As many breaks in a row of one connection, while no other brings anything either, and the origin is given up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled(Unavailable):
+    """A connection is there and brings nothing."""
+
+
 class Download:
-    """A whole file, and how often it had to be resumed."""
+    """Brings the missing ranges of a file; what had come before is kept, whoever brought it."""
 
-    data: Buffer
-    resumes: int
+    def __init__(
+        self, origin: Origin, assembly: Assembly, *, pace: Pace, stall_s: float, gives_up: bool, clock: Clock
+    ) -> None:
+        """gives_up: whether there is another place to turn to; else it is tried for ever."""
+        self._origin = origin
+        self._assembly = assembly
+        self._pace = pace
+        self._stall_s = stall_s
+        self._gives_up = gives_up
+        self._clock = clock
+        self._changed = asyncio.Condition()
+        self.resumes = 0
+        """Breaks that were got over."""
 
+    async def run(self) -> None:
+        """Until every byte is there; whether they are the right ones is for `Assembly.finish` to prove.
 
-async def download(client: WeightPlaneClient, transfer: Transfer, *, stall_s: float, clock: Clock) -> Download:
-    """Fetch a file, going on after every break until it is there; proven against the transfer's hash.
-
-    Raises: UnknownVersion when the source no longer keeps it; CorruptData when the source's bytes are wrong.
-    """
-    assembly = Assembly(transfer)
-    resumes = breaks_in_a_row = corrupt_in_a_row = 0
-    while not assembly.is_complete:
-        received = assembly.received
+        Raises: UnknownVersion when the origin no longer keeps the file; CorruptData when it sends bad chunks;
+        Unavailable when it brings nothing and `gives_up`.
+        """
         try:
-            await _receive(client, transfer, assembly, stall_s=stall_s)
-            break
-        except (*TRANSIENT, CorruptData) as problem:
-            has_advanced = assembly.received > received
-            breaks_in_a_row = 0 if has_advanced else breaks_in_a_row + 1
-            corrupt_in_a_row = 0 if has_advanced else corrupt_in_a_row
-            corrupt_in_a_row += isinstance(problem, CorruptData)
-            if corrupt_in_a_row >= MAX_CORRUPT_IN_A_ROW:
-                raise
-            log.warning(
-                "fetch_broken",
-                version=transfer.target,
-                at=assembly.received,
-                of=transfer.size_bytes,
-                problem=str(problem),
-            )
-        resumes += 1
-        await clock.sleep(min(FIRST_DELAY_S * 2**breaks_in_a_row, MAX_DELAY_S))
-    return Download(data=await asyncio.to_thread(assembly.finish), resumes=resumes)
+            async with asyncio.TaskGroup() as tasks:
+                for client in self._origin.clients:
+                    tasks.create_task(self._work(client))
+        except BaseExceptionGroup as problems:
+            raise problems.exceptions[0] from None
 
+    async def _work(self, client: WeightPlaneClient) -> None:
+        """What one connection does: a range, and the next one, until all are whole."""
+        breaks = 0
+        while (part := await self._next()) is not None:
+            received = self._assembly.received
+            try:
+                await self._fetch(client, part)
+                continue
+            except (*TRANSIENT, CorruptData) as problem:
+                if part.refusals >= MAX_REFUSALS:
+                    raise
+                breaks = 0 if self._assembly.received > received else breaks + 1
+                if self._gives_up and (breaks >= MAX_BREAKS or (breaks and isinstance(problem, Stalled))):
+                    raise
+                self._note(part, problem)
+            finally:
+                await self._release(part)
+            await self._clock.sleep(min(FIRST_DELAY_S * 2**breaks, MAX_DELAY_S))
 
-async def _receive(client: WeightPlaneClient, transfer: Transfer, assembly: Assembly, *, stall_s: float) -> None:
-    """One stream, to its end. Raises: Unavailable when it stalls or ends early."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with (
-            aclosing(client.fetch(transfer, offset=assembly.received)) as chunks,
-            asyncio.timeout(stall_s) as limit,
-        ):
-            async for chunk in chunks:
-                assembly.add(chunk)
-                limit.reschedule(loop.time() + stall_s)
-    except TimeoutError:
-        raise Unavailable(f"nothing arrived for {stall_s} s") from None
-    if not assembly.is_complete:
-        raise Unavailable(f"the stream ended at byte {assembly.received} of {transfer.size_bytes}")
+    async def _next(self) -> Range | None:
+        async with self._changed:
+            while not self._assembly.is_complete:
+                if (part := self._assembly.take()) is not None:
+                    return part
+                await self._changed.wait()
+        return None
+
+    async def _release(self, part: Range) -> None:
+        self._assembly.release(part)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _fetch(self, client: WeightPlaneClient, part: Range) -> None:
+        """The rest of a range, in one stream unless a bound on the rate asks for more of them."""
+        while part.missing_bytes:
+            size_bytes = self._pace.slice_bytes(part.missing_bytes)
+            await self._pace.wait_for(size_bytes)
+            await self._receive(client, part, until=part.position + size_bytes)
+
+    async def _receive(self, client: WeightPlaneClient, part: Range, *, until: int) -> None:
+        """One stream, to its end. Raises: Unavailable when it stalls or ends early."""
+        loop = asyncio.get_running_loop()
+        stream = client.fetch(self._assembly.transfer, offset=part.position, size_bytes=until - part.position)
+        try:
+            async with aclosing(stream) as chunks, asyncio.timeout(self._stall_s) as limit:
+                async for chunk in chunks:
+                    self._assembly.add(part, chunk)
+                    if part.position >= min(until, part.end):  # another connection may have taken over the rest
+                        return
+                    limit.reschedule(loop.time() + self._stall_s)
+        except TimeoutError:
+            raise Stalled(f"nothing arrived for {self._stall_s} s") from None
+        raise Unavailable(f"the stream ended at byte {part.position} of {until}")
+
+    def _note(self, part: Range, problem: Exception) -> None:
+        self.resumes += 1
+        log.warning(
+            "fetch_broken",
+            origin=self._origin.name,
+            version=self._assembly.transfer.target,
+            at=part.position,
+            received=self._assembly.received,
+            of=self._assembly.transfer.size_bytes,
+            problem=str(problem),
+        )

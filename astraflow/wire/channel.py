@@ -1,7 +1,7 @@
 """Dialling a service: channel options, credentials, deadlines, and errors turned back into what the server raised."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,11 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.lookahead_bytes", 64 * 2**20),  # high-latency links need large windows
+)
+
+_OWN_CONNECTION = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.keepalive_permit_without_calls", 1),  # idle between two versions, it must not be forgotten on the way
 )
 
 Reply = TypeVar("Reply")
@@ -67,12 +72,15 @@ class Link:
     An `async with`; dialling is lazy and reconnects by itself.
     """
 
-    def __init__(self, address: str, *, token: str, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self, address: str, *, token: str, tls: ClientTls | None = None, has_own_connection: bool = False
+    ) -> None:
         _check_address(address)
         self.address = address
         self._tls = tls
         self._metadata = _metadata(token)
-        self._methods = _Methods(_channel(address, tls))
+        self._options = (*OPTIONS, *_OWN_CONNECTION) if has_own_connection else OPTIONS
+        self._methods = _Methods(_channel(address, tls, self._options))
         self._left: list[grpc.aio.Channel] = []
         """Channels that go on only for the calls that began on them."""
         self._endless: dict[Any, bool] = {}
@@ -101,7 +109,7 @@ class Link:
         """Show something else from now on. Calls in flight end as they began; streams without an end begin anew."""
         self._metadata, self._tls = _metadata(token), tls
         earlier, self._left = self._left, [self._methods.channel]
-        self._methods.channel = _channel(self.address, tls)
+        self._methods.channel = _channel(self.address, tls, self._options)
         for call in self._endless:
             self._endless[call] = True
             call.cancel()
@@ -184,9 +192,13 @@ class _Methods:
         return call
 
 
-def dial(address: str, *, token: str, tls: ClientTls | None = None) -> Link:
-    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address or token that cannot work."""
-    return Link(address, token=token, tls=tls)
+def dial(address: str, *, token: str, tls: ClientTls | None = None, has_own_connection: bool = False) -> Link:
+    """A link to the service at `HOST:PORT`. Raises: InvalidInput for an address or token that cannot work.
+
+    has_own_connection: links to the same address share one connection, but for those dialled with this. Over a long way
+    one connection does not fill the link.
+    """
+    return Link(address, token=token, tls=tls, has_own_connection=has_own_connection)
 
 
 def _check_address(address: str) -> None:
@@ -204,10 +216,10 @@ def _metadata(token: str) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
 
 
-def _channel(address: str, tls: ClientTls | None) -> grpc.aio.Channel:
+def _channel(address: str, tls: ClientTls | None, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(
         root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.certificate
     )
-    return grpc.aio.secure_channel(address, credentials, options=OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=options)

@@ -7,9 +7,30 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.links import LinkReport
 from astraflow.contract.tasks import Json, NodeFacts, Prompt
 from astraflow.contract.trajectories import Author, Span
 from astraflow.wire.pb import common_pb2 as pb
+
+_LINK_FIELDS = (
+    "source",
+    "versions",
+    "full_bytes",
+    "delta_bytes",
+    "shared_bytes",
+    "fetch_s",
+    "decode_s",
+    "stage_s",
+    "verify_s",
+    "pause_s",
+    "apply_s",
+    "resume_s",
+    "resumes",
+    "failures",
+    "latest_bytes",
+    "latest_fetch_s",
+    "latest_behind",
+)
 
 
 def encode_json(value: Mapping[str, Json]) -> str:
@@ -91,6 +112,16 @@ def decode_facts(message: pb.NodeFacts) -> NodeFacts:
         software=message.software,
         running=tuple(TaskId(task) for task in message.running),
     )
+
+
+def encode_link(link: LinkReport) -> pb.LinkReport:
+    """Link report -> message."""
+    return pb.LinkReport(**taken(link, _LINK_FIELDS))
+
+
+def decode_link(message: pb.LinkReport) -> LinkReport:
+    """Message -> link report."""
+    return LinkReport(**taken(message, _LINK_FIELDS))
 
 
 def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:

@@ -2,6 +2,7 @@
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, Version
+from astraflow.contract.links import VersionReport, WeightsReport
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, Seam
 from astraflow.contract.reports import (
     Event,
@@ -16,9 +17,11 @@ from astraflow.wire.codec_advice import decode_advice, encode_advice
 from astraflow.wire.codec_common import (
     decode_facts,
     decode_json,
+    decode_link,
     decode_versions,
     encode_facts,
     encode_json,
+    encode_link,
     plain,
     taken,
 )
@@ -27,6 +30,17 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 
 _EVENT_FIELDS = ("ordinal", "at", "kind", "subject", "message", "folded")
 _POOL_FIELDS = ("ready", "joining", "draining", "lost", "episodes_per_s", "tokens_per_s")
+_VERSION_FIELDS = (
+    "published_at",
+    "full_bytes",
+    "sent_bytes",
+    "changed_elements",
+    "elements",
+    "copy_s",
+    "hash_s",
+    "encode_s",
+    "send_s",
+)
 _FLOW_FIELDS = (
     "issued",
     "open",
@@ -77,6 +91,7 @@ def encode_report(report: Report) -> pb.Report:
         events=[encode_event(event) for event in report.events],
         troubles=report.troubles,
         evaluations=[encode_evaluation(evaluation) for evaluation in report.evaluations],
+        weights=[_encode_weights(weights) for weights in report.weights],
         is_durable=report.is_durable,
         held_bytes=report.held_bytes,
         memory_bytes=report.memory_bytes,
@@ -99,6 +114,7 @@ def decode_report(message: pb.Report) -> Report:
         events=tuple(decode_event(event) for event in message.events),
         troubles=tuple(message.troubles),
         evaluations=tuple(decode_evaluation(evaluation) for evaluation in message.evaluations),
+        weights=tuple(_decode_weights(weights) for weights in message.weights),
         is_durable=message.is_durable,
         held_bytes=message.held_bytes,
         memory_bytes=message.memory_bytes,
@@ -168,6 +184,21 @@ def decode_planned(message: pb.PlannedPlugins) -> PlannedPlugins:
         reason=message.reason,
         version=Version(message.version),
     )
+
+
+def _encode_weights(weights: WeightsReport) -> pb.WeightsReport:
+    versions = [
+        pb.VersionReport(version=version.version, **taken(version, _VERSION_FIELDS)) for version in weights.versions
+    ]
+    return pb.WeightsReport(policy=weights.policy, versions=versions)
+
+
+def _decode_weights(message: pb.WeightsReport) -> WeightsReport:
+    versions = (
+        VersionReport(version=Version(version.version), **taken(version, _VERSION_FIELDS))
+        for version in message.versions
+    )
+    return WeightsReport(policy=PolicyId(message.policy), versions=tuple(versions))
 
 
 def _encode_flow(flow: FlowReport) -> pb.FlowReport:
@@ -243,6 +274,7 @@ def _encode_node(node: NodeReport) -> pb.NodeReport:
         gauges=dict(node.gauges),
         lease_expiries=node.lease_expiries,
         errors=node.errors,
+        links=[encode_link(link) for link in node.links],
     )
 
 
@@ -265,4 +297,5 @@ def _decode_node(message: pb.NodeReport) -> NodeReport:
         gauges=plain(message.gauges),
         lease_expiries=message.lease_expiries,
         errors=tuple(message.errors),
+        links=tuple(decode_link(link) for link in message.links),
     )

@@ -10,9 +10,11 @@ from astraflow.contract.tasks import Directive, FlowSpec, Lease, NodeStatus, Pol
 from astraflow.contract.trajectories import Boundary, Episode, Failure
 from astraflow.wire.codec_common import (
     decode_json,
+    decode_link,
     decode_prompt,
     decode_versions,
     encode_json,
+    encode_link,
     encode_prompt,
     plain,
 )
@@ -178,6 +180,7 @@ def encode_status(status: NodeStatus) -> pb.BeatRequest:
         gauges=dict(status.gauges),
         errors=status.errors,
         ending=status.ending,
+        links=[encode_link(link) for link in status.links],
     )
 
 
@@ -191,6 +194,7 @@ def decode_status(message: pb.BeatRequest) -> NodeStatus:
         gauges=plain(message.gauges),
         errors=tuple(message.errors),
         ending=message.ending,
+        links=tuple(decode_link(link) for link in message.links),
     )
 
 

@@ -82,6 +82,8 @@ def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path, monke
         (["report", "127.0.0.1", "--token", "x", "--once"], 2, "has no port"),
         (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "127.0.0.1:9 cannot be reached"),
         (["join", "127.0.0.1:9", "--token", "x", "--engine", "scriptd"], 2, "did you mean 'scripted'"),
+        (["join", "127.0.0.1:9", "--token", "x", "--pull", "{connections = 0}"], 2, "pull.connections"),
+        (["join", "127.0.0.1:9", "--token", "x", "--pull", "fast"], 2, "pull"),
         (["join", "127.0.0.1:9", "--token", "x", "--preemption", "htp"], 2, "did you mean 'http'"),
         (
             ["join", "127.0.0.1:9", "--token", "x", "--preemption", "{kind='http', url='http://a.b/'}"],

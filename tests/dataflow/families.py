@@ -19,6 +19,7 @@ def full_report() -> Report:
         steps=3, dropped={"stale": 2}, staleness={0: 5}, metrics={"loss": 0.1}, plugins={"replay.share": 0.25}
     )
     node = make.node_report(counters=dict.fromkeys(NODE_COUNTERS, 1.5), gauges=dict.fromkeys(NODE_GAUGES, 0.25))
+    node = replace(node, links=(make.link_report(),))
     pool = PoolReport(id=node.facts.pool, ready=1, joining=0, draining=0, lost=0, episodes_per_s=1.0, tokens_per_s=5.0)
     flow = replace(make.flow_report(), plugins={"greso.skipped": 3.0}, prefixes={"handed_back": 2, "tokens_saved": 9})
     rounds = (make.round_report(1), make.round_report(2, state=EvaluationState.RUNNING))
@@ -27,6 +28,7 @@ def full_report() -> Report:
         pools=(pool,),
         evaluations=rounds,
         advice=(make.pool_advice(),),
+        weights=(make.weights_report(3),),
     )
 
 

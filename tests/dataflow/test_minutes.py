@@ -72,3 +72,12 @@ def test_every_minute_that_ended_has_one_point_wherever_a_restart_comes(seconds:
         kept = [one for one in reports[:cut] if one.sequence > (early[-1] if early else -1)]
         again = Minutes()
         assert early + points_of(kept, again) + points_of(reports[cut:], again) == whole
+
+
+def test_each_version_is_in_the_point_of_its_minute() -> None:
+    told = [make.weights_report(1, 2, 3, 4, first_at=6058.0)]
+    first = replace(report(59), weights=(make.weights_report(1, 2, first_at=6058.0),))
+    second = replace(report(119), weights=tuple(told))
+
+    assert [version.version for version in point([first], before=None).weights[0].versions] == [1, 2]
+    assert [version.version for version in point([second], before=first).weights[0].versions] == [3, 4]

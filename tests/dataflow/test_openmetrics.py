@@ -77,6 +77,12 @@ def test_figures_are_those_of_the_report() -> None:
     assert sample(report, "astraflow_evaluation_ended_score_error", figure="avg@4", **of_round) == 0.05
     assert sample(report, "astraflow_evaluation_ended_version", **of_round) == 10
     assert sample(report, "astraflow_evaluation_running_done_samples", evaluation="held-out") == 60
+    of_link = {"node": "node-1.1", "pool": "local", "source": "store:7000"}
+    assert sample(report, "astraflow_link_delta_bytes_total", **of_link) == 60
+    assert sample(report, "astraflow_link_latest_fetch_seconds", **of_link) == 0.5
+    assert sample(report, "astraflow_node_lag_versions", node="node-1.1", pool="local", policy="solver") == 0
+    assert sample(report, "astraflow_version_changed_ratio", policy="solver") == 0.02
+    assert sample(report, "astraflow_version_copy_seconds", policy="solver") == 0.25
     assert sample(report, "astraflow_run_info", run="evening", simulated="engine scripted") == 1
 
 

@@ -9,6 +9,7 @@ import pytest
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput, UnknownNode, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.links import WeightsReport
 from astraflow.contract.lookups import EventQuery, GroupQuery, TrajectoryQuery
 from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.tasks import NodeStatus, Task
@@ -402,3 +403,26 @@ async def test_lease_expiries_are_one_event_for_each_node(tmp_path: Path) -> Non
         await asyncio.sleep(0.8)
         (event,) = (await service.control.events(EventQuery(kinds=("leases_expired",)))).events
         assert (event.subject, event.message) == (node, "8 of its leases ran out: the tasks go to others")
+
+
+async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:
+    (told,) = make.weights_report(0).versions
+    async with running(tmp_path) as service:
+        await produce(service, 2)
+        node = (await service.nodes.join(facts("other"))).node
+        await service.nodes.beat(
+            NodeStatus(node=node, running=(), versions={PolicyId("solver"): Version(0)}, links=(make.link_report(),))
+        )
+        trainer = service.trainer()
+        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        batch = await trainer.pull_batch(version=Version(0), wait_s=2)
+        assert batch is not None
+        step = replace(step_of(batch), metrics={"loss": 0.25, **told.metrics()})
+        assert await trainer.report_step(step)
+        report = await service.control.report()
+        assert report.weights == (WeightsReport(policy=PolicyId("solver"), versions=(told,)),)
+        assert {one.facts.name: one.links for one in report.nodes}["other"] == (make.link_report(),)
+        assert [report.lag(one) for one in report.nodes if one.facts.name == "other"] == [{PolicyId("solver"): 1}]
+
+    async with running(tmp_path) as service:
+        assert (await service.control.report()).weights[0].versions == (told,)

@@ -8,6 +8,7 @@ from functools import cache
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.links import LinkReport
 from astraflow.contract.lookups import GroupPage, GroupQuery, SampledGroup, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports import (
     Event,
@@ -178,6 +179,18 @@ class World:
             plugins=self.plugins,
         )
 
+    def _link(self, steps: int) -> LinkReport:
+        return LinkReport(
+            source="127.0.0.1:7001",
+            versions=steps + 1,
+            full_bytes=int(FULL_BYTES),
+            delta_bytes=int(steps * DELTA_BYTES),
+            fetch_s=0.04 * (steps + 1),
+            verify_s=0.01 * (steps + 1),
+            latest_bytes=int(DELTA_BYTES),
+            latest_fetch_s=0.04,
+        )
+
     def _node(self, name: str, index: int, sequence: int, is_history: bool) -> NodeReport:
         chance = random.Random(f"{name} {sequence}")
         steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
@@ -213,6 +226,7 @@ class World:
             },
             gauges={"logprob_gap": 2.1e-5, "logprob_gap_max": 4.8e-5 + index * 1e-5, "tokens_per_s": 640.0},
             lease_expiries=0,
+            links=(self._link(steps),),
             errors=() if is_history else self.node_errors.get(name, ()),
         )
 

@@ -63,15 +63,19 @@ def _stats(version: Version) -> TransferStats:
     return TransferStats(
         version=version,
         base=None,
+        origin="store",
         transfers=1,
         full_bytes=100,
         delta_bytes=10,
+        shared_bytes=0,
         version_bytes=100,
         changed_elements=None,
         fetch_s=1.0,
+        decode_s=0.125,
         stage_s=0.5,
         verify_s=0.25,
         resumes=0,
+        behind=0,
         fallbacks=0,
     )
 

@@ -10,6 +10,7 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, NotAuthentica
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.raas.counters import NodeCounters
+from astraflow.raas.links import Links
 from astraflow.raas.recording import Recording
 from astraflow.raas.serving import ServedPolicies
 from astraflow.raas.weight_loop import Gaps, WeightLoop
@@ -72,15 +73,19 @@ def stats(version: int, base: int | None) -> TransferStats:
     return TransferStats(
         version=Version(version),
         base=None if base is None else Version(base),
+        origin="store",
         transfers=1,
         full_bytes=100 if base is None else 0,
         delta_bytes=0 if base is None else 10,
+        shared_bytes=0,
         version_bytes=100,
         changed_elements=None,
         fetch_s=1.0,
+        decode_s=0.125,
         stage_s=0.5,
         verify_s=0.25,
         resumes=0,
+        behind=0,
         fallbacks=0,
     )
 
@@ -91,6 +96,7 @@ class Following:
     source: FakeSource
     policies: ServedPolicies
     counters: NodeCounters
+    links: Links
     clock: ManualClock
     running: asyncio.Task[None]
 
@@ -103,11 +109,20 @@ class Following:
 async def following() -> AsyncIterator[Following]:
     engine, source, counters, clock = FakeEngine(), FakeSource(), NodeCounters(), ManualClock()
     policies = serving(engine, is_ready=False)
-    loop = WeightLoop(policies[SOLVER], source.make, policies, counters=counters, gaps=Gaps(counters), clock=clock)
+    links = Links()
+    loop = WeightLoop(
+        policies[SOLVER], source.make, policies, counters=counters, gaps=Gaps(counters), links=links, clock=clock
+    )
     running = asyncio.create_task(loop.run())
     try:
         yield Following(
-            engine=engine, source=source, policies=policies, counters=counters, clock=clock, running=running
+            engine=engine,
+            source=source,
+            policies=policies,
+            counters=counters,
+            links=links,
+            clock=clock,
+            running=running,
         )
     finally:
         running.cancel()
@@ -131,7 +146,7 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     found = node.counters.counters()
     assert (found["weight_updates_full"], found["weight_updates_delta"]) == (1, 1)
     assert (found["weight_bytes_full"], found["weight_bytes_delta"]) == (100, 10)
-    assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.5)
+    assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.75)
     assert found["weight_pause_s"] == 0.25, "the first load stops nobody"
     assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
 

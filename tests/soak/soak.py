@@ -13,10 +13,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import Report
 from astraflow.recipe import load_recipe
 from astraflow.runtime.aio import retry
-from astraflow.runtime.clock import SystemClock
-from astraflow.weights.download import download
-from astraflow.weights.staging import assemble
-from astraflow.weights.tensors import verify
+from astraflow.weights.origins import Origin, Origins
+from astraflow.weights.puller import Puller
 from astraflow.wire.channel import dial
 from tests.soak.ledger import Ledger
 from tests.soak.plan import Disturb, Due, End, Fault, Kill, Stop, faults
@@ -188,7 +186,4 @@ async def _fetch_all(outcome: Outcome, topology: Topology, policy: PolicyId) -> 
 
 
 async def _fetch(client: WeightPlaneClient, policy: PolicyId, version: Version) -> None:
-    plan = await client.plan(policy, have=None, want=version)
-    files = [(await download(client, one, stall_s=30.0, clock=SystemClock())).data for one in plan.transfers]
-    buffer, _ = assemble(plan, files, base=None)
-    verify(plan.manifest, buffer)
+    await Puller(Origins([Origin("store", [client])]), policy).exactly(version)

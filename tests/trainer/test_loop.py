@@ -38,11 +38,11 @@ async def test_reports_say_what_a_step_took(tmp_path: Path) -> None:
         assert report.wait_s > 0
         assert report.metrics["loss"] == 2
         assert report.metrics["checkpoint_s"] > 0
-        assert report.metrics["publish_bytes_full"] == 32
+        assert report.metrics["published_full_bytes"] == 32
         lost = ("publish_wait_s", "publish_copy_s", "publish_probe_s")
         assert all(report.metrics[name] > 0 for name in lost)
         assert sum(report.metrics[name] for name in lost) == pytest.approx(report.publish_s)
-        assert {"publish_hash_s", "publish_encode_s", "publish_send_s"} <= report.metrics.keys()
+        assert {"published_hash_s", "published_encode_s", "published_send_s"} <= report.metrics.keys()
 
 
 @pytest.mark.anyio

@@ -101,8 +101,8 @@ async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Pa
             "scripted",
             True,
         )
-        sent = [report.metrics["publish_bytes_sent"] for report in around.data.reports.values()]
-        assert sent[0] == around.data.reports["solver:1"].metrics["publish_bytes_full"]
+        sent = [report.metrics["published_sent_bytes"] for report in around.data.reports.values()]
+        assert sent[0] == around.data.reports["solver:1"].metrics["published_full_bytes"]
         assert max(sent[1:]) < sent[0] / 5
 
 

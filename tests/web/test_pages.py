@@ -324,3 +324,15 @@ def _link(page: str, relation: str) -> str:
     found = re.search(rf'rel="{relation}" href="([^"#]+)', page)
     assert found is not None, f"no link to the {relation} page"
     return found[1].replace("&amp;", "&")
+
+
+async def test_the_weights_page_shows_links_and_says_what_it_waits_for(web: RunningWeb, fake: FakeControlPlane) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        page = (await client.get("/weights")).text
+        tables = (await client.get("/weights/tables")).text
+
+    assert 'href="/weights" aria-current="page"' in page
+    assert page.count("<bdi>127.0.0.1:7001</bdi>") == 2
+    assert "No version was told of yet" in page
+    assert tables.strip() in page

@@ -7,6 +7,7 @@ import pytest
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import NodeState, Report, StreamReport
+from tests import make
 from tests.fakes.world import World
 from web.points import Series
 from web.present import charts, findings, scales
@@ -17,6 +18,7 @@ from web.present.nodes import PAGE_ROWS, node_page
 from web.present.overview import rows_of
 from web.present.samples import grouped
 from web.present.series import as_csv, as_table
+from web.present.weight_page import PHASES, ROWS, weight_page
 
 SOLVER = PolicyId("solver")
 
@@ -24,6 +26,11 @@ SOLVER = PolicyId("solver")
 def with_stream(report: Report, **changes: object) -> tuple[Report, StreamReport]:
     stream = dataclasses.replace(report.streams[0], **changes)  # type: ignore[arg-type] # fields by name
     return dataclasses.replace(report, streams=(stream,)), stream
+
+
+def _plain(text: str) -> str:
+    """With ordinary spaces before units."""
+    return text.replace("\u202f", " ")
 
 
 def series_of(world: World, until: int) -> Series:
@@ -219,3 +226,36 @@ def test_no_version_loaded_is_said_in_words() -> None:
     cells = live_cells(dataclasses.replace(report, nodes=(node,)), Series())
 
     assert cells["node/n0/lag"].text == "none loaded"
+
+
+def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behind_most_first() -> None:
+    nodes = tuple(
+        dataclasses.replace(make.node_report(name), links=(make.link_report(),), versions={SOLVER: Version(version)})
+        for name, version in (("near.1", 7), ("far.1", 4), ("middle.1", 6))
+    )
+    report = make.report(make.stream_report(steps=7), nodes=nodes)
+    view = weight_page(dataclasses.replace(report, weights=(make.weights_report(5, 6, 7),)))
+
+    assert [(row.node, row.lag, row.lag_tone) for row in view.links] == [
+        ("far", "3 versions", "warning"),
+        ("middle", "1 version", ""),
+        ("near", "none", ""),
+    ]
+    link = view.links[0]
+    figures = (link.received, link.latest, link.rate, link.resumes, link.failures)
+    assert [_plain(figure) for figure in figures] == ["1.1 kB", "20 B", "40 B/s", "2", "1"]
+    assert _plain(link.phases[PHASES.index("fetch")]) == "0.5 s"
+    (table,) = view.policies
+    assert [row.version for row in table.rows] == ["v7", "v6", "v5"]
+    newest = table.rows[0]
+    shown = [_plain(text) for text in (newest.size, newest.sent, newest.saved, newest.changed)]
+    assert shown == ["1.0 kB", "20 B", "98 %", "2 %"]
+
+
+def test_of_many_links_only_some_are_shown_and_the_page_says_so() -> None:
+    link = make.link_report()
+    nodes = tuple(dataclasses.replace(make.node_report(f"n{number}.1"), links=(link,)) for number in range(ROWS + 3))
+    view = weight_page(make.report(nodes=nodes))
+
+    assert (len(view.links), view.left_out) == (ROWS, "3 more links")
+    assert weight_page(None).has_report is False

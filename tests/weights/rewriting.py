@@ -25,10 +25,10 @@ class RewrittenPlane(WeightPlaneClient):
         plan = await super().plan(policy, have=have, want=want)
         return await self.on_plan(plan) if self.on_plan else plan
 
-    async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncGenerator[Chunk, None]:
+    async def fetch(self, transfer: Transfer, *, offset: int = 0, size_bytes: int = 0) -> AsyncGenerator[Chunk, None]:
         self.fetched.append((transfer, offset))
         self.has_fetched.set()
-        async for chunk in super().fetch(transfer, offset=offset):
+        async for chunk in super().fetch(transfer, offset=offset, size_bytes=size_bytes):
             yield self.on_chunk(chunk) if self.on_chunk else chunk
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from astraflow.client.weight_plane import WeightPlaneClient
@@ -14,6 +15,8 @@ from astraflow.wire.server import Listen
 
 CONFIG = WeightsConfig(keep_versions=4, anchor_every=2)
 TOKEN = "token"
+dialling = partial(dial, token=TOKEN)
+"""A link to an address, as `Badge.dial`."""
 
 
 @asynccontextmanager
@@ -48,11 +51,17 @@ class Wire:
         self._server = (host, int(port))
         self._writers: set[asyncio.StreamWriter] = set()
         self._left_bytes: int | None = None
+        self._every_bytes: int | None = None
         self.cuts = 0
+        self.connections = 0
 
     def cut_after(self, size_bytes: int) -> None:
         """Cut once that many more bytes have come from the server."""
         self._left_bytes = size_bytes
+
+    def cut_every(self, size_bytes: int) -> None:
+        """Cut whenever that many bytes have come from the server since the last cut."""
+        self._left_bytes = self._every_bytes = size_bytes
 
     @asynccontextmanager
     async def strung(self) -> AsyncIterator[str]:
@@ -67,6 +76,7 @@ class Wire:
             await server.wait_closed()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         server_reader, server_writer = await asyncio.open_connection(*self._server)
         self._writers |= {writer, server_writer}
         try:
@@ -82,7 +92,7 @@ class Wire:
                 if counted and self._left_bytes is not None:
                     self._left_bytes -= len(data)
                     if self._left_bytes < 0:
-                        self._left_bytes = None
+                        self._left_bytes = self._every_bytes
                         self.cuts += 1
                         self._cut()
                         return

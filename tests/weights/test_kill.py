@@ -13,6 +13,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
 from astraflow.runtime.aio import retry
 from astraflow.weights.keeping.memory import MemoryKeep, MemoryOptions
+from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
 from astraflow.weights.shared import SharedBuffer
@@ -157,7 +158,7 @@ async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:
-    puller = Puller(client, POLICY, clock=BriskClock())
+    puller = Puller(Origins([Origin("store", [client])]), POLICY, clock=BriskClock())
     followed: list[Pulled] = []
     while puller.committed != VERSIONS - 1:
         followed.append(await puller.newer())

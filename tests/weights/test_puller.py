@@ -13,6 +13,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Transfer, TransferKind, TransferPlan
 from astraflow.weights.chunks import CHUNK_BYTES
 from astraflow.weights.config import PullConfig, WeightsConfig
+from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
 from astraflow.weights.tensors import SnapshotTensors, tensor_bits
@@ -28,7 +29,8 @@ LARGE = {"w": (Dtype.BFLOAT16, (1024, 2048)), "b": (Dtype.FLOAT32, (1000,))}
 
 
 def puller_of(client: WeightPlaneClient, config: PullConfig | None = None) -> Puller:
-    return Puller(client, POLICY, config=config, clock=BriskClock())
+    clock = BriskClock()
+    return Puller(Origins([Origin("store", [client])], clock=clock), POLICY, config=config, clock=clock)
 
 
 async def publish(client: WeightPlaneClient, *snapshots: SnapshotTensors, first: int = 0) -> None:
@@ -326,8 +328,10 @@ async def test_a_stream_that_stalls_is_broken_off_and_resumed(tmp_path: Path) ->
     tensors = snapshot(0, LARGE)
 
     class Stalling(RewrittenPlane):
-        async def fetch(self, transfer: Transfer, *, offset: int = 0) -> AsyncGenerator[Chunk, None]:
-            async for chunk in super().fetch(transfer, offset=offset):
+        async def fetch(
+            self, transfer: Transfer, *, offset: int = 0, size_bytes: int = 0
+        ) -> AsyncGenerator[Chunk, None]:
+            async for chunk in super().fetch(transfer, offset=offset, size_bytes=size_bytes):
                 yield chunk
                 if len(self.fetched) == 1:
                     await asyncio.Event().wait()

@@ -1,15 +1,18 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from astraflow.contract.errors import CorruptData
+from astraflow.contract.errors import AstraFlowError, CorruptData
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Transfer, TransferPlan
-from astraflow.weights.staging import check_plan, stage
-from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer, SnapshotTensors, tensor_bits, verify
+from astraflow.weights.staging import check_plan, mapped, stage
+from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer, SnapshotTensors, root_hash, tensor_bits, verify
 from tests.weights.versions import delta_file, full_file, history, layout, snapshot, stepped
 
 
@@ -144,3 +147,63 @@ def test_the_base_is_named_by_its_version() -> None:
 
     with pytest.raises(CorruptData, match="from version 9"):
         check_plan(plan, base=replace(versions[0][0], version=Version(9)), max_bytes=MAX_VERSION_BYTES)
+
+
+_TRUE = _chain(history(3))
+_NUMBERS = st.one_of(st.integers(0, 20_000), st.sampled_from([2**31, 2**40, 2**63, 2**64 - 1]))
+_TENSOR_LIES: dict[str, st.SearchStrategy[Any]] = {
+    "name": st.sampled_from(["", "scale", "x" * 5000, "another"]),
+    "dtype": st.sampled_from(Dtype),
+    "shape": st.lists(_NUMBERS, max_size=20).map(tuple),
+    "offset": _NUMBERS,
+    "hash": st.binary(min_size=32, max_size=32),
+}
+_TRANSFER_LIES: dict[str, st.SearchStrategy[Any]] = {
+    "target": st.integers(0, 9).map(Version),
+    "base": st.integers(0, 9).map(Version),
+    "size_bytes": _NUMBERS,
+}
+
+
+@given(data=st.data())
+def test_a_plan_that_lies_gives_the_true_bits_or_an_error(data: st.DataObject) -> None:
+    versions, plan, files = _TRUE
+    manifest, transfers = plan.manifest, list(plan.transfers)
+    if data.draw(st.booleans(), label="about a tensor"):
+        place = data.draw(st.integers(0, len(manifest.tensors) - 1))
+        lie = {name: data.draw(_TENSOR_LIES[name]) for name in [data.draw(st.sampled_from(sorted(_TENSOR_LIES)))]}
+        tensors = [replace(one, **lie) if at == place else one for at, one in enumerate(manifest.tensors)]
+        manifest = replace(manifest, tensors=tuple(data.draw(st.permutations(tensors))))
+        if data.draw(st.booleans(), label="consistently"):
+            manifest = replace(manifest, root_hash=root_hash(manifest.tensors))
+    else:
+        lie = {name: data.draw(_TRANSFER_LIES[name]) for name in [data.draw(st.sampled_from(sorted(_TRANSFER_LIES)))]}
+        transfers[data.draw(st.integers(0, 1))] = replace(transfers[0], **lie)
+    lying = TransferPlan(manifest=manifest, transfers=tuple(transfers))
+
+    try:
+        check_plan(lying, base=versions[0][0], max_bytes=MAX_VERSION_BYTES)
+        staged = stage(lying, files, base=versions[0])
+        verify(manifest, staged.buffer)
+    except AstraFlowError:
+        return
+    assert np.array_equal(staged.buffer, versions[-1][1])
+
+
+def test_many_transfers_cannot_lead_in_circles() -> None:
+    versions, plan, _ = _TRUE
+    there, back = plan.transfers[0], replace(plan.transfers[0], base=Version(1), target=Version(0))
+
+    with pytest.raises(CorruptData, match="from version 1 to 0"):
+        circling = replace(plan, transfers=(*[there, back] * 1000, *plan.transfers))
+        check_plan(circling, base=versions[0][0], max_bytes=MAX_VERSION_BYTES)
+
+
+def test_what_is_mapped_names_the_changes_too() -> None:
+    versions, _, _ = _TRUE
+    staged = mapped(versions[2][0], versions[2][1], base=versions[0])
+
+    assert staged.changes is not None
+    changes = {name: positions.tolist() for name, positions in staged.changes.items()}
+    assert changes == _true_changes(versions[0][0], versions[0][1], versions[2][1])
+    assert mapped(versions[2][0], versions[2][1], base=None).changes is None

@@ -18,6 +18,7 @@ from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import NodeId
+from astraflow.contract.links import LinkReport
 from astraflow.contract.lookups import EventQuery, GroupQuery, SampledGroup, TrajectoryQuery
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
@@ -41,6 +42,7 @@ from tests.wire.strategies import names, same, values_of
 CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_common, "prompt"): (Prompt, common_pb2.Prompt),
     (codec_common, "facts"): (NodeFacts, common_pb2.NodeFacts),
+    (codec_common, "link"): (LinkReport, common_pb2.LinkReport),
     (codec_data, "welcome"): (Welcome, data_plane_pb2.JoinReply),
     (codec_data, "lease"): (Lease, data_plane_pb2.LeaseReply),
     (codec_partials, "partial"): (Partial, data_plane_pb2.Partial),

@@ -7,8 +7,9 @@ A point is a report like any other, taken at the end of its minute, with these f
 - `reward_produced` of a stream: mean over the reports during which anything came in
 - `produced_per_s`, `consumed_per_s` of a stream, `episodes_per_s`, `tokens_per_s` of a pool: mean over the reports
 
-Everything else is as it was last: cumulative counts (whose differences are exact sums), levels, so that the balances
-hold, versions, rewards of the latest 32 steps, metrics. Nodes are left out: a month has 43,200 minutes, and a run may
+Of the versions published lately those of the minute are there, so that each is in one point. Everything else is as it
+was last: cumulative counts (whose differences are exact sums), levels, so that the balances hold, versions, rewards of
+the latest 32 steps, metrics. Nodes are left out: a month has 43,200 minutes, and a run may
 have a thousand nodes; their pools say how many there were and what they did together.
 """
 
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.links import WeightsReport
 from astraflow.contract.reports import PoolReport, Report, StreamReport
 
 T = TypeVar("T")
@@ -53,6 +55,7 @@ def point(reports: Sequence[Report], *, before: Report | None) -> Report:
         streams=tuple(
             _stream(stream, _streams_of(stream.policy, reports), earlier.get(stream.policy)) for stream in last.streams
         ),
+        weights=tuple(_weights(weights, minute=_minute(last)) for weights in last.weights),
         pools=tuple(_pool(pool, _pools_of(pool.id, reports)) for pool in last.pools),
     )
 
@@ -83,6 +86,11 @@ def _pool(last: PoolReport, reports: Sequence[PoolReport]) -> PoolReport:
         episodes_per_s=_mean(reports, lambda pool: pool.episodes_per_s),
         tokens_per_s=_mean(reports, lambda pool: pool.tokens_per_s),
     )
+
+
+def _weights(last: WeightsReport, *, minute: int) -> WeightsReport:
+    versions = tuple(version for version in last.versions if int(version.published_at // MINUTE_S) == minute)
+    return replace(last, versions=versions)
 
 
 def _streams_of(policy: PolicyId, reports: Iterable[Report]) -> list[StreamReport]:

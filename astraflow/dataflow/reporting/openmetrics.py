@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.links import WeightsReport
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 
 Rows: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
@@ -100,6 +101,33 @@ _STREAM = (
     _Plain(_G, "stream_produced_mean", "reward", "Of the last ten seconds' rollouts", "reward_produced"),
     _Plain(_G, "stream_row_mean", "tokens", "Model-written, of the latest batch", "tokens_mean"),
 )
+_VERSION = (
+    _Plain(_G, "version", "number", "That the trainer told of last; what follows is about it", "version"),
+    _Plain(_G, "version_full", "bytes", "Its size", "full_bytes"),
+    _Plain(_G, "version_sent", "bytes", "What the trainer sent of it", "sent_bytes"),
+    _Plain(_G, "version_copy", "seconds", "The trainer waited while its bits were copied", "copy_s"),
+    _Plain(_G, "version_hash", "seconds", "Hashing", "hash_s"),
+    _Plain(_G, "version_encode", "seconds", "Encoding", "encode_s"),
+    _Plain(_G, "version_send", "seconds", "Until the store had it", "send_s"),
+)
+_LINK = (
+    _Plain(_C, "link_came", "versions", "Came over it", "versions"),
+    _Plain(_C, "link_full", "bytes", "Fetched as full snapshots", "full_bytes"),
+    _Plain(_C, "link_delta", "bytes", "Fetched as deltas", "delta_bytes"),
+    _Plain(_C, "link_shared", "bytes", "Mapped on the same host", "shared_bytes"),
+    _Plain(_C, "link_fetch", "seconds", "From the first request to the last byte", "fetch_s"),
+    _Plain(_C, "link_decode", "seconds", "Turning deltas into bits", "decode_s"),
+    _Plain(_C, "link_stage", "seconds", "Bringing the version before beside itself", "stage_s"),
+    _Plain(_C, "link_verify", "seconds", "Hashing", "verify_s"),
+    _Plain(_C, "link_pause", "seconds", "Until engines stood still", "pause_s"),
+    _Plain(_C, "link_apply", "seconds", "Engines took versions over", "apply_s"),
+    _Plain(_C, "link_resume", "seconds", "Until engines wrote again", "resume_s"),
+    _Plain(_C, "link_got_over", "breaks", "Fetches that were resumed", "resumes"),
+    _Plain(_C, "link", "failures", "Left for another source", "failures"),
+    _Plain(_G, "link_latest", "bytes", "That travelled for the latest version", "latest_bytes"),
+    _Plain(_G, "link_latest_fetch", "seconds", "The latest version took", "latest_fetch_s"),
+    _Plain(_G, "link_latest_behind", "versions", "The node was when it fetched the latest one", "latest_behind"),
+)
 _ROUND = (
     _Plain(_G, "evaluation_running_done", "samples", "With a result, in the round that runs", "done"),
     _Plain(_G, "evaluation_running_total", "samples", "Of the round that runs", "total"),
@@ -129,10 +157,13 @@ class ReportCollector(Collector):
         yield from _run_families(report)
         yield from _flow_families(report.flows)
         yield from _stream_families(report.streams)
+        yield from _version_families(report.weights)
         yield from _evaluation_families(report.evaluations)
         yield from _pool_families(report.pools)
         yield from _plain_families(_ADVICE, ("pool",), [((advice.pool,), advice) for advice in report.advice])
-        yield from _node_families([node for node in report.nodes if node.state is not NodeState.GONE])
+        nodes = [node for node in report.nodes if node.state is not NodeState.GONE]
+        yield from _node_families(nodes)
+        yield from _link_families(report, nodes)
 
 
 def _run_families(report: Report) -> Iterator[Metric]:
@@ -176,6 +207,14 @@ def _stream_families(streams: Sequence[StreamReport]) -> Iterator[Metric]:
     yield _family(_G, "stream_plugin_figure", "", "What the sampler says of itself", labels, figures)
 
 
+def _version_families(weights: Sequence[WeightsReport]) -> Iterator[Metric]:
+    latest = [((one.policy,), one.versions[-1]) for one in weights if one.versions]
+    yield from _plain_families(_VERSION, ("policy",), latest)
+    changed = [(of, version.changed_share) for of, version in latest]
+    known = [(of, share) for of, share in changed if share is not None]
+    yield _family(_G, "version_changed", "ratio", "Elements that differ from the version before", ("policy",), known)
+
+
 def _evaluation_families(rounds: Sequence[EvaluationReport]) -> Iterator[Metric]:
     running = [((one.flow,), one) for one in rounds if one.state is EvaluationState.RUNNING]
     yield from _plain_families(_ROUND, ("evaluation",), running)
@@ -213,6 +252,14 @@ def _node_families(nodes: Sequence[NodeReport]) -> Iterator[Metric]:
     for key, (thing, unit, meaning) in NODE_GAUGE_FAMILIES.items():
         told = [(values, node.gauges[key]) for values, node in labelled if key in node.gauges]
         yield _family(_G, f"node_{thing}", unit, meaning, labels, told)
+
+
+def _link_families(report: Report, nodes: Sequence[NodeReport]) -> Iterator[Metric]:
+    behind = [((node.id, node.facts.pool, policy), lag) for node in nodes for policy, lag in report.lag(node).items()]
+    labels = ("node", "pool", "policy")
+    yield _family(_G, "node_lag", "versions", "Served, behind the trainer's", labels, behind)
+    links = [((node.id, node.facts.pool, link.source), link) for node in nodes for link in node.links]
+    yield from _plain_families(_LINK, ("node", "pool", "source"), links)
 
 
 def _plain_families(

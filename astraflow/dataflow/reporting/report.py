@@ -6,6 +6,7 @@ from typing import Any
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.ids import PoolId
+from astraflow.contract.links import WeightsReport
 from astraflow.contract.plugins import PlannedPlugins, Seam
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from astraflow.dataflow.flow import Flow
@@ -47,6 +48,9 @@ def build_report(
         events=run.events.latest(EVENTS_SHOWN),
         troubles=(*run.troubles(), *([archive_trouble] if archive_trouble else ())),
         evaluations=tuple(report for evaluation in run.evaluations.values() for report in evaluation.reports()),
+        weights=tuple(
+            WeightsReport(policy=policy, versions=tuple(stream.published)) for policy, stream in run.streams.items()
+        ),
         is_durable=run.journal.is_durable,
         held_bytes=run.held_bytes,
         memory_bytes=run.memory_bytes,
@@ -145,6 +149,7 @@ def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
         gauges=dict(status.gauges) if status else {},
         lease_expiries=node.lease_expiries,
         errors=status.errors if status else (),
+        links=status.links if status else (),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
+from astraflow.contract.links import VersionReport
 from astraflow.contract.plugins import Seam
 from astraflow.contract.tasks import Json
 from astraflow.dataflow.admitting.routing import RoutedGroup
@@ -31,6 +32,9 @@ RECENT_STEPS = 10
 
 REWARD_STEPS = 32
 """Steps whose rewards are kept: more than any trainer makes between two reports that somebody reads."""
+
+PUBLISHED_VERSIONS = 16
+"""Versions of the weights that are told of."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,8 @@ class Stream:
         """Wait and wall seconds and staleness of the latest steps."""
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
         """Mean reward of the rollouts that came in before each of the latest steps, since the step before."""
+        self.published: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
+        """The latest versions of the weights, as the trainer told of them."""
         self._rewards_since_step: list[float] = []
         self._was_delivered = False
 
@@ -256,6 +262,7 @@ class Stream:
             "last_step": dict(self.last_step),
             "recent": list(self.recent),
             "rewards": list(self.rewards),
+            "published": [dict(version.metrics()) for version in self.published],
             "sampler": self.plugged.state_dict(),
         }
 
@@ -268,6 +275,8 @@ class Stream:
         self.last_step = state["last_step"]
         self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
         self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
+        told = (VersionReport.told(metrics) for metrics in state["published"])
+        self.published = deque((version for version in told if version), maxlen=PUBLISHED_VERSIONS)
         self.plugged.load_state_dict(state["sampler"])
 
     def metrics(self) -> dict[str, float]:
@@ -334,6 +343,9 @@ class Stream:
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
         }
+        told = VersionReport.told(report.metrics)
+        if told is not None and not (self.published and told.version <= self.published[-1].version):
+            self.published.append(told)
         # A step may be made of rollouts that came in before the step before it.
         came_in = self._rewards_since_step or [row.reward for row in rows]
         self.rewards.append(sum(came_in) / len(came_in))

@@ -161,6 +161,77 @@ class Spec(_message.Message):
 Global___Spec: _TypeAlias = Spec  # noqa: Y015
 
 @_typing.final
+class LinkReport(_message.Message):
+    """What one node had over one of its links."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    FULL_BYTES_FIELD_NUMBER: _builtins.int
+    DELTA_BYTES_FIELD_NUMBER: _builtins.int
+    SHARED_BYTES_FIELD_NUMBER: _builtins.int
+    FETCH_S_FIELD_NUMBER: _builtins.int
+    DECODE_S_FIELD_NUMBER: _builtins.int
+    STAGE_S_FIELD_NUMBER: _builtins.int
+    VERIFY_S_FIELD_NUMBER: _builtins.int
+    PAUSE_S_FIELD_NUMBER: _builtins.int
+    APPLY_S_FIELD_NUMBER: _builtins.int
+    RESUME_S_FIELD_NUMBER: _builtins.int
+    RESUMES_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    LATEST_BYTES_FIELD_NUMBER: _builtins.int
+    LATEST_FETCH_S_FIELD_NUMBER: _builtins.int
+    LATEST_BEHIND_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    """Address of the store or mirror at the other end."""
+    versions: _builtins.int
+    full_bytes: _builtins.int
+    delta_bytes: _builtins.int
+    shared_bytes: _builtins.int
+    """Mapped on the same host."""
+    fetch_s: _builtins.float
+    decode_s: _builtins.float
+    stage_s: _builtins.float
+    verify_s: _builtins.float
+    pause_s: _builtins.float
+    apply_s: _builtins.float
+    resume_s: _builtins.float
+    resumes: _builtins.int
+    failures: _builtins.int
+    latest_bytes: _builtins.int
+    latest_fetch_s: _builtins.float
+    latest_behind: _builtins.int
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        versions: _builtins.int = ...,
+        full_bytes: _builtins.int = ...,
+        delta_bytes: _builtins.int = ...,
+        shared_bytes: _builtins.int = ...,
+        fetch_s: _builtins.float = ...,
+        decode_s: _builtins.float = ...,
+        stage_s: _builtins.float = ...,
+        verify_s: _builtins.float = ...,
+        pause_s: _builtins.float = ...,
+        apply_s: _builtins.float = ...,
+        resume_s: _builtins.float = ...,
+        resumes: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        latest_bytes: _builtins.int = ...,
+        latest_fetch_s: _builtins.float = ...,
+        latest_behind: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "decode_s", b"decode_s", "delta_bytes", b"delta_bytes", "failures", b"failures", "fetch_s", b"fetch_s", "full_bytes", b"full_bytes", "latest_behind", b"latest_behind", "latest_bytes", b"latest_bytes", "latest_fetch_s", b"latest_fetch_s", "pause_s", b"pause_s", "resume_s", b"resume_s", "resumes", b"resumes", "shared_bytes", b"shared_bytes", "source", b"source", "stage_s", b"stage_s", "verify_s", b"verify_s", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LinkReport: _TypeAlias = LinkReport  # noqa: Y015
+
+@_typing.final
 class NodeFacts(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -177,6 +177,7 @@ class NodeReport(_message.Message):
     GAUGES_FIELD_NUMBER: _builtins.int
     LEASE_EXPIRIES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: _builtins.str
     joined_at: _builtins.float
@@ -195,6 +196,8 @@ class NodeReport(_message.Message):
     def gauges(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkReport]: ...
     def __init__(
         self,
         *,
@@ -211,10 +214,11 @@ class NodeReport(_message.Message):
         gauges: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         lease_expiries: _builtins.int = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
+        links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -699,6 +703,7 @@ class Report(_message.Message):
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
@@ -726,6 +731,8 @@ class Report(_message.Message):
         """Of each evaluation the round that ended last, the one that runs and the one that waits."""
 
     @_builtins.property
+    def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsReport]: ...
+    @_builtins.property
     def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
     def __init__(
         self,
@@ -745,11 +752,12 @@ class Report(_message.Message):
         is_durable: _builtins.bool = ...,
         held_bytes: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
+        weights: _abc.Iterable[Global___WeightsReport] | None = ...,
         advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -964,6 +972,80 @@ class WhatIfReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WhatIfReply: _TypeAlias = WhatIfReply  # noqa: Y015
+
+@_typing.final
+class VersionReport(_message.Message):
+    """What publishing one version took."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    PUBLISHED_AT_FIELD_NUMBER: _builtins.int
+    FULL_BYTES_FIELD_NUMBER: _builtins.int
+    SENT_BYTES_FIELD_NUMBER: _builtins.int
+    CHANGED_ELEMENTS_FIELD_NUMBER: _builtins.int
+    ELEMENTS_FIELD_NUMBER: _builtins.int
+    COPY_S_FIELD_NUMBER: _builtins.int
+    HASH_S_FIELD_NUMBER: _builtins.int
+    ENCODE_S_FIELD_NUMBER: _builtins.int
+    SEND_S_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    published_at: _builtins.float
+    """Unix seconds."""
+    full_bytes: _builtins.int
+    sent_bytes: _builtins.int
+    changed_elements: _builtins.int
+    elements: _builtins.int
+    copy_s: _builtins.float
+    hash_s: _builtins.float
+    encode_s: _builtins.float
+    send_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        published_at: _builtins.float = ...,
+        full_bytes: _builtins.int = ...,
+        sent_bytes: _builtins.int = ...,
+        changed_elements: _builtins.int = ...,
+        elements: _builtins.int = ...,
+        copy_s: _builtins.float = ...,
+        hash_s: _builtins.float = ...,
+        encode_s: _builtins.float = ...,
+        send_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_elements", b"changed_elements", "copy_s", b"copy_s", "elements", b"elements", "encode_s", b"encode_s", "full_bytes", b"full_bytes", "hash_s", b"hash_s", "published_at", b"published_at", "send_s", b"send_s", "sent_bytes", b"sent_bytes", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VersionReport: _TypeAlias = VersionReport  # noqa: Y015
+
+@_typing.final
+class WeightsReport(_message.Message):
+    """The versions of one policy, lately published, oldest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___VersionReport]: ...
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        versions: _abc.Iterable[Global___VersionReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WeightsReport: _TypeAlias = WeightsReport  # noqa: Y015
 
 @_typing.final
 class EvaluationScore(_message.Message):

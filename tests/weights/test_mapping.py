@@ -1,0 +1,102 @@
+"""A version that a source on this host has in shared memory is used there, when it is what it should be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.contract.ids import Version
+from astraflow.contract.weights import SharedFile, TransferPlan
+from astraflow.weights.config import PullConfig
+from astraflow.weights.origins import Origin, Origins
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.puller import Puller
+from astraflow.weights.shared import SharedBuffer
+from astraflow.weights.tensors import SnapshotTensors
+from tests.weights.rewriting import RewrittenPlane, rewritten
+from tests.weights.running import BriskClock, weight_store
+from tests.weights.versions import POLICY, history, layout
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def in_shared_memory(tensors: SnapshotTensors, version: int) -> Iterator[SharedBuffer]:
+    _, buffer = layout(tensors, version)
+    shared = SharedBuffer(buffer.nbytes)
+    shared.buffer[:] = buffer
+    try:
+        yield shared
+    finally:
+        shared.remove()
+
+
+def _offering(plane: RewrittenPlane, file: SharedFile) -> None:
+    async def offered(plan: TransferPlan) -> TransferPlan:
+        return replace(plan, shared=file)
+
+    plane.on_plan = offered
+
+
+def _puller(plane: RewrittenPlane, config: PullConfig | None = None) -> Puller:
+    return Puller(Origins([Origin("store", [plane])]), POLICY, config=config, clock=BriskClock())
+
+
+async def _publish(plane: RewrittenPlane, *tensors: SnapshotTensors) -> None:
+    async with Publisher(plane, POLICY) as publisher:
+        for version, one in enumerate(tensors):
+            await publisher.publish(Version(version), one)
+
+
+async def test_bits_on_the_same_host_are_used_where_they_are(tmp_path: Path) -> None:
+    tensors = history(2)
+    async with weight_store(tmp_path) as address, rewritten(address) as plane:
+        await _publish(plane, tensors[0])
+        puller = _puller(plane)
+        puller.commit((await puller.newer()).weights)
+        async with Publisher(plane, POLICY) as publisher:
+            await publisher.publish(Version(1), tensors[1])
+        plane.fetched.clear()
+        with in_shared_memory(tensors[1], 1) as shared:
+            _offering(plane, shared.file)
+            pulled = await puller.newer()
+
+            assert np.array_equal(pulled.weights.buffer, layout(tensors[1], 1)[1])
+            assert not pulled.weights.buffer.flags.writeable
+            assert plane.fetched == []
+            stats = pulled.stats
+            assert (stats.shared_bytes, stats.full_bytes, stats.delta_bytes) == (stats.version_bytes, 0, 0)
+            assert pulled.weights.changes
+            assert not shared.reclaim(), "it is in use as long as it serves"
+
+
+@pytest.mark.parametrize("trouble", ["elsewhere", "gone", "other bits", "too short", "another file", "unwanted"])
+async def test_what_cannot_be_mapped_is_fetched(tmp_path: Path, trouble: str) -> None:
+    tensors, config = history(2), None
+    async with weight_store(tmp_path) as address, rewritten(address) as plane:
+        await _publish(plane, tensors[0])
+        with in_shared_memory(tensors[0], 0) as shared:
+            file = shared.file
+            match trouble:
+                case "elsewhere":
+                    file = replace(file, host="another")
+                case "gone":
+                    shared.remove()
+                case "other bits":
+                    shared.buffer[3] ^= 1
+                case "too short":
+                    file = replace(file, size_bytes=file.size_bytes - 1)
+                case "another file":
+                    file = replace(file, path="/etc/passwd")
+                case "unwanted":
+                    config = PullConfig(maps_shared=False)
+            _offering(plane, file)
+
+            pulled = await _puller(plane, config).newer()
+
+    assert np.array_equal(pulled.weights.buffer, layout(tensors[0], 0)[1])
+    assert (pulled.stats.shared_bytes, pulled.stats.full_bytes) == (0, pulled.stats.version_bytes)
+    assert plane.fetched

@@ -1,0 +1,29 @@
+"""`/weights`: versions, what they cost to publish and to bring, and who is behind."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from web.parts import PartsOf
+from web.present.shell import shell
+from web.present.weight_page import PHASES, weight_page
+
+router = APIRouter()
+
+
+@router.get("/weights")
+async def show(request: Request, parts: PartsOf) -> Response:
+    """The tables."""
+    return parts.pages.page(
+        request,
+        "weights/page.html",
+        page="weights",
+        shell=shell(parts.state, parts.settings),
+        view=weight_page(parts.state.report),
+        phases=PHASES,
+    )
+
+
+@router.get("/weights/tables")
+async def tables(request: Request, parts: PartsOf) -> Response:
+    """The same tables alone, for when there is something new."""
+    return parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)
