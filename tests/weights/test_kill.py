@@ -12,6 +12,7 @@ import pytest
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
 from astraflow.runtime.aio import retry
+from astraflow.weights.config import PullConfig
 from astraflow.weights.keeping.memory import MemoryKeep, MemoryOptions
 from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
@@ -158,7 +159,8 @@ async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:
-    puller = Puller(Origins([Origin("store", [client])]), POLICY, clock=BriskClock())
+    fetching = PullConfig(maps_shared=False)  # what is followed is kept here, and would be kept from its publisher
+    puller = Puller(Origins([Origin("store", [client])]), POLICY, config=fetching, clock=BriskClock())
     followed: list[Pulled] = []
     while puller.committed != VERSIONS - 1:
         followed.append(await puller.newer())

@@ -53,7 +53,7 @@ async def test_a_node_follows_and_skips_what_it_missed(tmp_path: Path) -> None:
         client_of(address) as client,
         Publisher(client, POLICY) as publisher,
     ):
-        puller = puller_of(client)
+        puller = puller_of(client, PullConfig(maps_shared=False))
         await publisher.publish(Version(0), snapshots[0])
         first = await puller.newer()
         puller.commit(first.weights)

@@ -15,7 +15,7 @@ from astraflow.contract.errors import InvalidInput, NotTrusted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, TransferPlan
 from astraflow.weights.chunks import split
-from astraflow.weights.config import WeightsConfig
+from astraflow.weights.config import PullConfig, WeightsConfig
 from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Puller
@@ -160,7 +160,13 @@ async def test_a_reader_refuses_what_a_lying_store_offers_and_keeps_what_it_has(
     async with AsyncExitStack() as stack:
         client = Altering((await _store(stack, tmp_path))._link)
         publisher = await stack.enter_async_context(Publisher(client, POLICY, signing=KEY))
-        puller = Puller(Origins([Origin("store", [client])]), POLICY, trusted=KEY.public, clock=BriskClock())
+        puller = Puller(
+            Origins([Origin("store", [client])]),
+            POLICY,
+            config=PullConfig(maps_shared=False),
+            trusted=KEY.public,
+            clock=BriskClock(),
+        )
         await publisher.publish(Version(0), first)
         puller.commit((await puller.newer()).weights)
         await publisher.publish(Version(1), second)
