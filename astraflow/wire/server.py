@@ -300,4 +300,17 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception
     code, message, name = to_status(problem)
     if code is grpc.StatusCode.INTERNAL:
         log.error("handler_failed", method=method, exc_info=problem)
+    _forget_frames(problem)
     await context.abort(code, message, ((ERROR_KEY, name),))
+
+
+def _forget_frames(problem: BaseException) -> None:
+    """Let go of what the handler had in hand, whole models perhaps: gRPC keeps an error after its call has ended."""
+    left: list[BaseException | None] = [problem]
+    seen: set[int] = set()
+    while left:
+        found = left.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            left += [found.__cause__, found.__context__]

@@ -219,6 +219,24 @@ async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tm
         buffer.remove()
 
 
+async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
+    """gRPC keeps the error of a call for as long as it likes, and an error keeps what its frames had in hand."""
+    buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
+    config = WeightsConfig(linger_s=0, anchor_every=100)
+    async with weight_store(tmp_path, config=config) as address, dial(address, token=TOKEN) as link:
+        client = WeightPlaneClient(link)
+        for version, (tensors, buffer) in enumerate(zip(history(3), buffers, strict=True)):
+            manifest, bits = layout(tensors, version)
+            buffer.buffer[:] = bits
+            await _share(link, manifest, buffer.file)
+            with pytest.raises(UnknownVersion):
+                _ = [chunk async for chunk in client.fetch(announced(manifest))]
+
+        assert [buffer.reclaim() for buffer in buffers] == [True, True, False]
+    for buffer in buffers:
+        buffer.remove()
+
+
 @pytest.mark.parametrize(("wait_s", "legs"), [(5.0, 1), (0.0, 5)])
 async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
     tmp_path: Path, wait_s: float, legs: int, monkeypatch: pytest.MonkeyPatch
