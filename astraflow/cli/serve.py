@@ -214,6 +214,9 @@ def join(
     pool: Annotated[str | None, typer.Option(help="Nodes of one pool are sized together.")] = None,
     region: Annotated[str | None, typer.Option(help="Where it stands, for the report.")] = None,
     drain_s: Annotated[float | None, typer.Option(min=0, help="Seconds for what runs to end, on stopping.")] = None,
+    dead_man_s: Annotated[
+        float | None, typer.Option(min=0, help="End when dataflow has not answered for so long; 0 waits for ever.")
+    ] = None,
     preemption: Annotated[
         str, typer.Option(help="Where to read that this machine goes away: http for EC2, or a TOML table of options.")
     ] = "",
@@ -246,5 +249,6 @@ def join(
         region=region,
         drain_s=drain_s,
         weights_key=weights_key,
+        dead_man_s=dead_man_s,
     )
     raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=ca_hash))
