@@ -20,7 +20,7 @@ class ProviderError(AstraFlowError):
 
 
 class Retry(ProviderError):
-    """A passing trouble: throttled, a timeout, a lost connection. It may have happened all the same: look, ask again."""
+    """A passing trouble: throttled, a timeout, a lost connection. It may have happened: look, ask again."""
 
 
 class Quota(ProviderError):

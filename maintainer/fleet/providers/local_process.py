@@ -271,7 +271,8 @@ class LocalProcess:
 
     def _is_never_to_start(self, place: Path) -> bool:
         """A marked folder whose machine has not taken its lock: it reads the mark first, or never was started."""
-        return self._clock.wall() - _read(place / ORDER).get("created_at", 0.0) > _START_S
+        created_at: float = _read(place / ORDER).get("created_at", 0.0)
+        return self._clock.wall() - created_at > _START_S
 
     def _list(self, cluster: str) -> Iterator[Instance]:
         self._reap()
@@ -314,7 +315,7 @@ class LocalProcess:
 
     def _is_old(self, place: Path) -> bool:
         try:
-            return time.time() - place.stat().st_mtime > self._options.kept_s
+            return bool(time.time() - place.stat().st_mtime > self._options.kept_s)
         except FileNotFoundError:
             return False
 

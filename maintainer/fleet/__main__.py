@@ -1,0 +1,97 @@
+"""`python -m maintainer.fleet`: the fleet service's process. Prints `ready HOST:PORT` once it listens."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.runtime import logs
+from astraflow.runtime.service import exit_code, run_process
+from astraflow.runtime.toml import read_toml
+from astraflow.wire.channel import ClientTls
+from astraflow.wire.server import Listen, ServerTls
+from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.service import serve
+
+TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal, or the parent's end; returns the exit code."""
+    chosen = _parser().parse_args(arguments)
+    logs.configure()
+    logs.bind(role="fleet")
+    try:
+        config, token = read_config(chosen.config, chosen.table), _token()
+        listen = Listen(host=chosen.host, port=chosen.port, token=token, tls=_server_tls(chosen))
+    except AstraFlowError as problem:
+        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+        return exit_code(problem)
+
+    async def run(stop: asyncio.Event) -> None:
+        await serve(
+            config,
+            dataflow=chosen.dataflow,
+            token=token,
+            tls=_client_tls(chosen),
+            listen=listen,
+            directory=chosen.directory,
+            stop=stop,
+            on_ready=_say_ready,
+        )
+
+    return run_process(run)
+
+
+def read_config(path: Path, table: str = "") -> FleetConfig:
+    """The configuration in a TOML file, or in one table of it. Raises: InvalidInput."""
+    values: dict[str, Any] = read_toml(path)
+    if table:
+        if not isinstance(values.get(table), dict):
+            raise InvalidInput(f"{path} has no table [{table}]")
+        values = values[table]
+    return FleetConfig.parse(values, where=table)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m maintainer.fleet", description="Starts and stops machines.")
+    parser.add_argument("--config", required=True, type=Path, help="TOML file with providers and pools")
+    parser.add_argument("--table", default="", help="the table of that file that is meant; all of it by default")
+    parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the run, as machines reach it")
+    parser.add_argument("--directory", required=True, type=Path, help="where the ledger is kept")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 takes a free one (default)")
+    for name in ("certificate", "key", "client-ca", "ca", "client-certificate", "client-key"):
+        parser.add_argument(f"--tls-{name}", type=Path, default=None, help="PEM file, as with `astraflow serve`")
+    return parser
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
+    return token
+
+
+def _server_tls(chosen: argparse.Namespace) -> ServerTls | None:
+    if chosen.tls_certificate is None or chosen.tls_key is None:
+        return None
+    return ServerTls(certificate=chosen.tls_certificate, key=chosen.tls_key, client_ca=chosen.tls_client_ca)
+
+
+def _client_tls(chosen: argparse.Namespace) -> ClientTls | None:
+    if chosen.tls_ca is None:
+        return None
+    return ClientTls(ca=chosen.tls_ca, certificate=chosen.tls_client_certificate, key=chosen.tls_client_key)
+
+
+def _say_ready(address: str) -> None:
+    print(f"ready {address}", flush=True)  # noqa: T201 (what the process that started this one waits for)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
