@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from sqlalchemy import Engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session, create_engine
 
 from astraflow.contract.errors import InvalidInput
@@ -45,8 +45,9 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
     """
     try:
         engine = create_engine(url)
-    except (ImportError, ValueError) as problem:
-        raise InvalidInput(f"the database {_shown(url)} cannot be used: {problem}; {if_broken}") from None
+    except (ArgumentError, ImportError) as problem:
+        what = f"{problem}".replace(url, _shown(url))  # SQLAlchemy quotes it
+        raise InvalidInput(f"the database {_shown(url)} cannot be used: {what}; {if_broken}") from None
     if engine.dialect.name == "sqlite":
         pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if is_synced else 'NORMAL'}", "busy_timeout=5000")
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
@@ -73,6 +74,6 @@ def _upgrade(engine: Engine, migrations: Path) -> None:
 
 
 def _shown(url: str) -> str:
-    """Without the password that may be in it."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    """Without the user and password that may be in it."""
+    before, at, rest = url.rpartition("@")
+    return f"{before.partition('://')[0]}://{rest}" if at and "://" in before else rest

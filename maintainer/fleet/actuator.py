@@ -27,6 +27,7 @@ from maintainer.fleet.providers.base import (
     ProviderError,
     Quota,
     Retired,
+    Retry,
 )
 from maintainer.fleet.records import Record
 
@@ -178,4 +179,8 @@ class Actuator:
         return self._gates[record.instance.provider]
 
     async def _within(self, call: Awaitable[T]) -> T:
-        return await asyncio.wait_for(call, self._fleet.config.times.call_s)
+        limit_s = self._fleet.config.times.call_s
+        try:
+            return await asyncio.wait_for(call, limit_s)
+        except TimeoutError:
+            raise Retry(f"no answer within {limit_s:g} s") from None
