@@ -117,9 +117,8 @@ class Actuator:
             await fleet.see(record.id, Sight.TAKEN, handle=handle.id)
 
     async def _refused(self, record: Record, problem: ProviderError) -> None:
-        """Nothing was started, unless an earlier try of which the answer was lost did: then it is looked for."""
-        sight = Sight.REFUSED if record.tries == 0 else Sight.RETIRE
-        await self._fleet.see(record.id, sight, message=f"{type(problem).__name__}: {problem}")
+        """Nothing was started now; but a life of this service before may have, and died before it wrote that down."""
+        await self._fleet.see(record.id, Sight.RETIRE, message=f"{type(problem).__name__}: {problem}")
 
     async def _drain(self, record: Record) -> None:
         """Ask dataflow once; go on when the node is gone, or its time is over."""
@@ -141,7 +140,10 @@ class Actuator:
         fleet = self._fleet
         async with self._gate(record):
             outcome = await self._within(self._provider(record).retire(record.id))
-        if outcome is Retired.GONE:
+        # A launch of which the answer was lost may show a while after its provider says that nothing is there.
+        lag_s = self._provider(record).capabilities().listing_lag_s
+        is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
+        if outcome is Retired.GONE and is_settled:
             await fleet.see(record.id, Sight.RETIRED)
         else:
             await self._pause(record, first_s=GOING_S)

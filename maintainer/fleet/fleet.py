@@ -37,7 +37,7 @@ log = get_logger()
 ITSELF = Actor(name="fleet", role=Role.RULE)
 """Who acts when nobody asked: replacements, sweeps, launches that failed."""
 
-FAILURES = (Sight.REFUSED, Sight.RETIRE, Sight.GONE, Sight.MISSING)
+FAILURES = (Sight.RETIRE, Sight.GONE, Sight.MISSING)
 """What ends a launch that has not worked yet, other than a plan or its provider's need of the machine."""
 BREAK_AFTER = 3
 """Launches of a pool that failed in a row."""

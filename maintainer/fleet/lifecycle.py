@@ -17,8 +17,6 @@ class Sight(Enum):
 
     TAKEN = "taken"
     """The provider answered the launch."""
-    REFUSED = "refused"
-    """The provider said that nothing was started."""
     PENDING = "pending"
     RUNNING = "running"
     GOING = "going"
@@ -55,13 +53,12 @@ def after(state: State, sight: Sight) -> State:
     if state is State.GONE or sight in (Sight.GONE, Sight.MISSING, Sight.RETIRED):
         return State.GONE
     if state is State.RETIRING:
-        return State.GONE if sight is Sight.REFUSED else State.RETIRING
+        return State.RETIRING
     return _TABLE[sight].get(state, State.SUSPECT)
 
 
 _TABLE: dict[Sight, dict[State, State]] = {
     Sight.TAKEN: {State.INTENDED: State.PENDING, **{state: state for state in ALIVE if state is not State.INTENDED}},
-    Sight.REFUSED: {State.INTENDED: State.GONE},
     Sight.PENDING: {
         State.INTENDED: State.PENDING,
         State.PENDING: State.PENDING,

@@ -1,4 +1,4 @@
-"""The service dies, or is told lies, at any point around a call and a write: after two sweeps nothing is leaked or double.
+"""The service dies or is lied to around any call and write: after two sweeps nothing is leaked or double.
 
 Each run is a life of a pool in virtual time: targets change, machines are lost, and at each of the points below the
 process may crash, or the answer may be lost. A crash ends everything in memory; the next life has the ledger and the
