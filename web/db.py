@@ -54,4 +54,3 @@ def _secret(path: Path) -> bytes:
     if len(secret) < SECRET_BYTES:
         raise InvalidInput(f"{path} is damaged; delete it, a new one is made and everybody logs in again")
     return secret
-

@@ -180,6 +180,33 @@ def web(
 
 
 @serve.command()
+def fleet(
+    config: Annotated[Path, typer.Argument(help="TOML file that names providers and pools (docs/fleet.md).")],
+    dataflow: Dataflow,
+    directory: Directory = Path("fleet"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    token_file: TokenFile = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """The fleet service: starts and stops machines for a run, through providers, under a guard."""
+    from astraflow.cli.roles import client_tls, listening, run_fleet
+
+    run_fleet(
+        config,
+        dataflow=dataflow,
+        directory=directory,
+        listen=listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca),
+        tls=client_tls(tls_ca, tls_client_certificate, tls_client_key),
+    )
+
+
+@serve.command()
 def node(
     recipe: RecipeArgument,
     dataflow: Dataflow,

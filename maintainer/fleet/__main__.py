@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.configure()
     logs.bind(role="fleet")
     try:
-        config, token = read_config(chosen.config, chosen.table), _token()
+        config, token = read_config(chosen.config), _token()
         listen = Listen(host=chosen.host, port=chosen.port, token=token, tls=_server_tls(chosen))
     except AstraFlowError as problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
@@ -47,20 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_process(run)
 
 
-def read_config(path: Path, table: str = "") -> FleetConfig:
-    """The configuration in a TOML file, or in one table of it. Raises: InvalidInput."""
-    values: dict[str, Any] = read_toml(path)
-    if table:
-        if not isinstance(values.get(table), dict):
-            raise InvalidInput(f"{path} has no table [{table}]")
-        values = values[table]
-    return FleetConfig.parse(values, where=table)
+def read_config(path: Path) -> FleetConfig:
+    """The configuration in a TOML file, or in the JSON that a run wrote down. Raises: InvalidInput."""
+    values = read_toml(path) if path.suffix != ".json" else _read_json(path)
+    return FleetConfig.parse(values, where="")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem}") from None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path} holds no table")
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m maintainer.fleet", description="Starts and stops machines.")
     parser.add_argument("--config", required=True, type=Path, help="TOML file with providers and pools")
-    parser.add_argument("--table", default="", help="the table of that file that is meant; all of it by default")
     parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the run, as machines reach it")
     parser.add_argument("--directory", required=True, type=Path, help="where the ledger is kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")

@@ -201,7 +201,14 @@ class Fleet:
                 return Changes(), known
             return self._changes(known, seen, sight), seen
 
-        return await self.ledger.change(decide)
+        before = self.ledger.records.get(launch)
+        seen = await self.ledger.change(decide)
+        if seen is not None and before is not None and seen.instance.state is not before.instance.state:
+            state, message = seen.instance.state.value, seen.instance.message
+            log.info(
+                "instance", launch=launch, pool=seen.instance.pool, state=state, sight=sight.value, message=message
+            )
+        return seen
 
     def _seen(self, known: Record, sight: Sight, message: str | None, changes: Mapping[str, Any]) -> Record:
         state = after(known.instance.state, sight)

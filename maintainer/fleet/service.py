@@ -45,7 +45,7 @@ KILL_FILE = "KILL"
 FIRST_REPORT_S = 60.0
 """How long the name of the run is waited for at the start; later dataflow may be away for any time."""
 
-GOODBYE_S = 20.0
+GOODBYE_S = 12.0
 """Ending all nodes on stopping takes at most this long; what is left then is found by the next start, or dies alone."""
 
 

@@ -199,12 +199,15 @@ async def test_a_hold_is_kept_over_restarts_and_ends(tmp_path: Path) -> None:
 
 async def test_the_kill_switch_is_turned_back_by_admins_only(tmp_path: Path) -> None:
     parts = await build(tmp_path)
+    scopes = [parts.fleet.kill]
     await parts.desk.kill_switch(KillScope.ALL, actor=HAL, key="a", reason="smoke")
-    assert parts.fleet.kill is KillScope.ALL
+    scopes.append(parts.fleet.kill)
     with pytest.raises(NotPermitted, match="admin"):
         await parts.desk.kill_switch(KillScope.NONE, actor=OTTO, key="b", reason="it is fine")
+    scopes.append(parts.fleet.kill)
     await parts.desk.kill_switch(KillScope.NONE, actor=ALICE, key="c", reason="it is fine")
-    assert parts.fleet.kill is KillScope.NONE
+    scopes.append(parts.fleet.kill)
+    assert scopes == [KillScope.NONE, KillScope.ALL, KillScope.ALL, KillScope.NONE]
 
 
 async def test_the_kill_file_stops_launches_at_once(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The service as others meet it: over gRPC, with a dataflow that reports, and processes as machines."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -164,15 +165,18 @@ async def test_wrong_input_is_refused(tmp_path: Path) -> None:
                 await stranger.status()
 
 
-def test_a_configuration_is_read_from_its_file_or_from_a_table_of_a_recipe(tmp_path: Path) -> None:
-    own, recipe = tmp_path / "fleet.toml", tmp_path / "recipe.toml"
-    text = "providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', mode = 'up-only' }\n"
-    own.write_text(text)
-    recipe.write_text(f"name = 'smoke'\n[fleet]\n{text}")
-    assert read_config(own) == read_config(recipe, "fleet")
-    assert read_config(own).pools["eu"].spec("eu").mode is Mode.UP_ONLY
+def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None:
+    by_hand, of_a_run = tmp_path / "fleet.toml", tmp_path / "fleet.json"
+    by_hand.write_text(
+        "providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', mode = 'up-only' }\n"
+    )
+    pools = {"eu": {"provider": "here", "mode": "up-only"}}
+    of_a_run.write_text(json.dumps({"providers": {"here": {"kind": "local_process"}}, "pools": pools}))
+    assert read_config(by_hand) == read_config(of_a_run)
+    assert read_config(by_hand).pools["eu"].spec("eu").mode is Mode.UP_ONLY
+    of_a_run.write_text("[]")
     with pytest.raises(InvalidInput, match="no table"):
-        read_config(own, "fleet")
+        read_config(of_a_run)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +198,6 @@ def test_a_wrong_configuration_is_refused_with_what_would_work(tmp_path: Path, t
 
 
 def _pid(directory: Path, launch: str) -> str:
-    import json
-
     note = directory / "providers" / "machine" / launch / "machine.json"
     return str(json.loads(note.read_text())["pid"])
 
