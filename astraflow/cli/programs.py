@@ -116,8 +116,10 @@ class Programs:
     def fleet(self) -> Program:
         """The fleet service, which starts the nodes instead. It ends them before it ends itself."""
         listen = ["--host", self._places.host, "--port", str(self._places.fleet_port)]
-        arguments = ["serve", "fleet", str(self._directory.fleet_file), "--dataflow", self._places.dataflow]
-        return self._program(FLEET, [*arguments, *self._state(FLEET), *listen], announces=True, grace_s=FLEET_GRACE_S)
+        join = ["--join-address", self._places.enroll] if self._places.is_tls else []
+        arguments = ["serve", "fleet", str(self._directory.fleet_file), "--dataflow", self._places.dataflow, *join]
+        arguments += [*self._state(FLEET), *listen, *self._listening()]
+        return self._program(FLEET, arguments, announces=True, grace_s=FLEET_GRACE_S)
 
     def preparation(self) -> Program | None:
         """Makes the models that need making before they can be trained; None when none does."""

@@ -170,23 +170,30 @@ def run_web(
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
 
 
-def run_fleet(config: Path, *, dataflow: str, directory: Path, listen: Listen, tls: ClientTls | None) -> None:
+def run_fleet(
+    config: Path,
+    *,
+    dataflow: str,
+    join_address: str,
+    directory: Path,
+    host: str,
+    port: int,
+    token: str,
+    authority: Path | None,
+    tls: bool | None,
+    advertise: Sequence[str],
+) -> None:
     """The fleet service: this process becomes its process, which knows AstraFlow only by its planes."""
     _made(directory)
     arguments = ["--config", str(config), "--dataflow", dataflow, "--directory", str(directory)]
-    arguments += ["--host", listen.host, "--port", str(listen.port)]
-    files = {
-        "certificate": listen.tls.certificate if listen.tls else None,
-        "key": listen.tls.key if listen.tls else None,
-        "client-ca": listen.tls.client_ca if listen.tls else None,
-        "ca": tls.ca if tls else None,
-        "client-certificate": tls.certificate if tls else None,
-        "client-key": tls.key if tls else None,
-    }
-    for name, file in files.items():
-        arguments += [f"--tls-{name}", str(file)] if file is not None else []
-    environment = {**os.environ, "ASTRAFLOW_TOKEN": listen.token}
-    os.execve(sys.executable, [sys.executable, "-m", "maintainer.fleet", *arguments], environment)  # noqa: S606 (a list of arguments, no shell)
+    arguments += ["--host", host, "--port", str(port)]
+    arguments += ["--join-address", join_address] if join_address else []
+    arguments += ["--authority", str(authority)] if authority else []
+    arguments += [] if tls is None else ["--tls" if tls else "--no-tls"]
+    for name in advertise:
+        arguments += ["--advertise", name]
+    command = [sys.executable, "-m", "maintainer.fleet", *arguments]
+    os.execve(sys.executable, command, {**os.environ, "ASTRAFLOW_TOKEN": token})  # noqa: S606 (a list of arguments, no shell)
 
 
 def announce(where: str) -> None:

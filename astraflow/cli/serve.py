@@ -183,26 +183,31 @@ def web(
 def fleet(
     config: Annotated[Path, typer.Argument(help="TOML file that names providers and pools (docs/fleet.md).")],
     dataflow: Dataflow,
+    join_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where machines join the run; dataflow's address by default.")
+    ] = "",
     directory: Directory = Path("fleet"),
     host: Host = "127.0.0.1",
     port: Port = 0,
     token_file: TokenFile = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    tls_client_ca: TlsClientCa = None,
-    tls_ca: TlsCa = None,
-    tls_client_certificate: TlsClientCertificate = None,
-    tls_client_key: TlsClientKey = None,
+    authority: Authority = None,
+    tls: Tls = None,
+    advertise: Advertise = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """The fleet service: starts and stops machines for a run, through providers, under a guard."""
-    from astraflow.cli.roles import client_tls, listening, run_fleet
+    from astraflow.cli.roles import run_fleet
 
     run_fleet(
         config,
         dataflow=dataflow,
+        join_address=join_address,
         directory=directory,
-        listen=listening(host, port, read_token(token_file), tls_certificate, tls_key, tls_client_ca),
-        tls=client_tls(tls_ca, tls_client_certificate, tls_client_key),
+        host=host,
+        port=port,
+        token=read_token(token_file),
+        authority=authority,
+        tls=tls,
+        advertise=advertise,
     )
 
 

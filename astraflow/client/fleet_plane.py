@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from astraflow.access.authority import Authority
 from astraflow.contract.fleet import (
     Actor,
     Applied,
@@ -18,7 +20,7 @@ from astraflow.contract.fleet import (
     PoolSpec,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.wire.channel import ClientTls, Link, dial
+from astraflow.wire.channel import Link, authority_client_tls, dial
 from astraflow.wire.codec_fleet import (
     decode_applied,
     decode_decision,
@@ -112,11 +114,13 @@ class FleetPlaneClient:
 
 
 @asynccontextmanager
-async def connect_fleet(address: str, token: str, tls: ClientTls | None = None) -> AsyncIterator[FleetPlaneClient]:
+async def connect_fleet(address: str, token: str, *, authority: Path | None = None) -> AsyncIterator[FleetPlaneClient]:
     """A client of the fleet plane at `HOST:PORT`, open for the block. Dialling is lazy.
 
-    Raises: InvalidInput for an address without a port.
+    authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
+    Raises: InvalidInput for an address without a port, or a folder without an authority.
     """
+    tls = authority_client_tls(Authority.opened(authority)) if authority else None
     async with dial(address, token=token, tls=tls) as link:
         yield FleetPlaneClient(link)
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import exit_code, run_process
 from astraflow.runtime.toml import read_toml
-from astraflow.wire.channel import ClientTls
-from astraflow.wire.server import Listen, ServerTls
+from astraflow.wire.server import Listen, authority_tls, is_loopback
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.service import serve
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.bind(role="fleet")
     try:
         config, token = read_config(chosen.config), _token()
-        listen = Listen(host=chosen.host, port=chosen.port, token=token, tls=_server_tls(chosen))
+        listen = _listening(chosen, token)
     except AstraFlowError as problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
         return exit_code(problem)
@@ -37,8 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         await serve(
             config,
             dataflow=chosen.dataflow,
+            join_address=chosen.join_address or chosen.dataflow,
             token=token,
-            tls=_client_tls(chosen),
+            authority=chosen.authority if listen.tls else None,
             listen=listen,
             directory=chosen.directory,
             stop=stop,
@@ -67,12 +68,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m maintainer.fleet", description="Starts and stops machines.")
     parser.add_argument("--config", required=True, type=Path, help="TOML file with providers and pools")
-    parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the run, as machines reach it")
+    parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the run's dataflow service")
     parser.add_argument("--directory", required=True, type=Path, help="where the ledger is kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 takes a free one (default)")
-    for name in ("certificate", "key", "client-ca", "ca", "client-certificate", "client-key"):
-        parser.add_argument(f"--tls-{name}", type=Path, default=None, help="PEM file, as with `astraflow serve`")
+    parser.add_argument("--join-address", default="", metavar="HOST:PORT", help="where machines join the run")
+    parser.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
+    parser.add_argument(
+        "--tls", action=argparse.BooleanOptionalAction, default=None, help="mutual TLS; beyond loopback by default"
+    )
+    parser.add_argument("--advertise", action="append", default=[], help="another name that this host is known by")
     return parser
 
 
@@ -83,16 +88,14 @@ def _token() -> str:
     return token
 
 
-def _server_tls(chosen: argparse.Namespace) -> ServerTls | None:
-    if chosen.tls_certificate is None or chosen.tls_key is None:
-        return None
-    return ServerTls(certificate=chosen.tls_certificate, key=chosen.tls_key, client_ca=chosen.tls_client_ca)
-
-
-def _client_tls(chosen: argparse.Namespace) -> ClientTls | None:
-    if chosen.tls_ca is None:
-        return None
-    return ClientTls(ca=chosen.tls_ca, certificate=chosen.tls_client_certificate, key=chosen.tls_client_key)
+def _listening(chosen: argparse.Namespace, token: str) -> Listen:
+    """Raises: InvalidInput for TLS without the run's authority."""
+    authority = Authority.opened(chosen.authority) if chosen.authority is not None else None
+    is_tls = not is_loopback(chosen.host) if chosen.tls is None else chosen.tls
+    if is_tls and authority is None:
+        raise InvalidInput("TLS needs the run's --authority (the folder `authority` of its directory)")
+    tls = authority_tls(authority, chosen.host, tuple(chosen.advertise)) if is_tls and authority is not None else None
+    return Listen(host=chosen.host, port=chosen.port, token=token, tls=tls, authority=authority)
 
 
 def _say_ready(address: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TypeVar
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
 from astraflow.contract.reports import NodeState
 from astraflow.runtime.logs import get_logger
@@ -22,7 +22,6 @@ from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
     Invalid,
-    LaunchSpec,
     Provider,
     ProviderError,
     Quota,
@@ -39,6 +38,9 @@ REFUSALS = (Quota, Capacity, Auth, Invalid)
 
 _STEPS = (InstanceState.INTENDED, InstanceState.DRAINING, InstanceState.RETIRING)
 """States that something is to be done about; in the others an instance waits for what comes."""
+
+MIN_TOKEN_S, MAX_TOKEN_S = 900.0, 86400.0
+"""How long a join token is good for."""
 
 MAX_RETRY_S = 60.0
 GOING_S = 1.0
@@ -107,14 +109,28 @@ class Actuator:
         if fleet.clock.wall() - record.instance.intended_at > fleet.config.times.starting_s:
             await fleet.see(record.id, Sight.RETIRE, message="it could not be launched in time")
             return
-        asked: LaunchSpec = replace(record.launch, token=fleet.token)
         try:
             async with self._gate(record):
+                asked = replace(record.launch, token=await self._join_token(record))
                 handle = await self._within(self._provider(record).launch(asked, record.id))
         except REFUSALS as problem:
             await self._refused(record, problem)
         else:
             await fleet.see(record.id, Sight.TAKEN, handle=handle.id)
+
+    async def _join_token(self, record: Record) -> str:
+        """Good once, for this node of this pool, for as long as it may take to come up."""
+        pool = record.instance.pool
+        delay_s = self._fleet.launch_delay_s(self._fleet.ledger.pools[pool].spec)
+        minted = await self._steering.mint_join_token(
+            "node",
+            pool=pool,
+            name=record.id,
+            valid_s=min(MAX_TOKEN_S, max(MIN_TOKEN_S, 3 * delay_s)),
+            actor=ITSELF.name,
+            reason=f"a machine of pool {pool} is launched",
+        )
+        return minted.token
 
     async def _refused(self, record: Record, problem: ProviderError) -> None:
         """Nothing was started now; but a life of this service before may have, and died before it wrote that down."""
@@ -144,9 +160,21 @@ class Actuator:
         lag_s = self._provider(record).capabilities().listing_lag_s
         is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
         if outcome is Retired.GONE and is_settled:
+            await self._revoke(record)
             await fleet.see(record.id, Sight.RETIRED)
         else:
             await self._pause(record, first_s=GOING_S)
+
+    async def _revoke(self, record: Record) -> None:
+        """What the machine knew lets nobody in any more. It ends in a day by itself: dataflow is not waited for."""
+        try:
+            await self._steering.revoke_credential(
+                "node", record.id, actor=ITSELF.name, reason="its machine was retired"
+            )
+        except InvalidInput:
+            return  # it never joined, or it has said goodbye
+        except AstraFlowError as problem:
+            log.warning("not_revoked", launch=record.id, problem=str(problem))
 
     async def _try_later(self, record: Record, problem: Exception) -> None:
         """After `Retry` and `Unknown`, what was asked for may have happened: the next try finds out."""

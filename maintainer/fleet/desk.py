@@ -312,7 +312,7 @@ class Desk:
             expires_at=fleet.clock.wall() + fleet.config.times.expires_s,
         )
         node = NodePlan(
-            dataflow=fleet.dataflow,
+            dataflow=fleet.join_address,
             engine=spec.engine,
             capacity=spec.capacity,
             dead_man_s=fleet.config.times.dead_man_s,

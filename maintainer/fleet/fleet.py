@@ -59,10 +59,8 @@ class Fleet:
     clock: Clock
     run: str
     """Name of the run, for the tags."""
-    dataflow: str
-    """`HOST:PORT` as machines reach it."""
-    token: str
-    """Lets nodes join."""
+    join_address: str
+    """`HOST:PORT` where machines join the run."""
 
     @property
     def limits(self) -> Limits:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from astraflow.contract.access import JoinToken
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import LaunchId
 from astraflow.contract.ids import NodeId, PoolId
@@ -38,6 +39,14 @@ class Steering(Protocol):
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         """Have a node finish and leave."""
+
+    async def mint_join_token(
+        self, role: str, *, pool: str = "", name: str = "", valid_s: float = 0.0, actor: str, reason: str
+    ) -> JoinToken:
+        """What lets one node of that pool and name in, once."""
+
+    async def revoke_credential(self, role: str, name: str, *, actor: str, reason: str) -> str:
+        """Let the holder of that name in no more. Raises: InvalidInput when there is none."""
 
 
 class Observation:

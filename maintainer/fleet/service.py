@@ -18,7 +18,6 @@ from astraflow.runtime.aio import periodic, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
-from astraflow.wire.channel import ClientTls
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 from maintainer.fleet.actuator import Actuator
@@ -53,8 +52,9 @@ async def serve(
     config: FleetConfig,
     *,
     dataflow: str,
+    join_address: str,
     token: str,
-    tls: ClientTls | None,
+    authority: Path | None,
     listen: Listen,
     directory: Path,
     stop: asyncio.Event,
@@ -64,6 +64,7 @@ async def serve(
 ) -> None:
     """Run the fleet service of the run at `dataflow` until `stop` is set. on_ready: called with its address.
 
+    join_address: `HOST:PORT` where machines join. token: of the run. authority: its folder, for a run that speaks TLS.
     Raises: InvalidInput for what cannot be used, Conflict for a directory in use, Unavailable when dataflow stays out
     of reach at the start.
     """
@@ -73,7 +74,7 @@ async def serve(
         resources.callback(database.close)
         resources.enter_context(Ownership(directory))
         ledger = await Ledger(database).load(now=clock.wall())
-        control = await resources.enter_async_context(connect_control(dataflow, token, tls))
+        control = await resources.enter_async_context(connect_control(dataflow, token, authority=authority))
         report = await retry(control.report, what="the first report", give_up_after_s=FIRST_REPORT_S, clock=clock)
         observation = Observation(advice, clock=clock, fresh_s=config.envelope.stale_after_s)
         built = build_providers(config, clock=clock, directory=directory)
@@ -88,8 +89,7 @@ async def serve(
             launch_ids=LaunchIds(),
             clock=clock,
             run=report.run,
-            dataflow=dataflow,
-            token=token,
+            join_address=join_address,
         )
         await seed_pools(fleet)
         service = Service(fleet, control)

@@ -1,10 +1,13 @@
 """The fleet plane's calls: decode, ask the desk or the ledger, encode. Nothing is decided here."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from astraflow.access import callers
+from astraflow.access.callers import current_caller
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId
+from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, Role
 from astraflow.contract.ids import PoolId
 from astraflow.wire.codec_fleet import (
     choice,
@@ -50,14 +53,15 @@ class FleetPlaneServicer(Base):
 
     async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:  # noqa: N802 (the service's name)
         try:
-            return encode_plan(await self._desk.plan(decode_request(request)))
+            asked = decode_request(request)
+            return encode_plan(await self._desk.plan(replace(asked, actor=_own(asked.actor))))
         except Invalid as problem:
             raise InvalidInput(str(problem)) from problem
         except ProviderError as problem:
             raise Unavailable(f"the provider cannot tell a price now: {problem}") from problem
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
-        approver = decode_actor(request.approver) if request.HasField("approver") else None
+        approver = _own(decode_actor(request.approver)) if request.HasField("approver") else None
         applied = await self._desk.apply(PlanId(request.plan), key=request.idempotency_key, approver=approver)
         self._on_change()
         return encode_applied(applied)
@@ -91,7 +95,16 @@ class FleetPlaneServicer(Base):
 
 def _mutation(message: pb.FleetMutation) -> dict[str, Any]:
     actor: Actor = decode_actor(message.actor)
-    return {"actor": actor, "key": message.idempotency_key, "reason": message.reason}
+    return {"actor": _own(actor), "key": message.idempotency_key, "reason": message.reason}
+
+
+def _own(claimed: Actor) -> Actor:
+    """Who holds the credential, whatever a request says; only the run token speaks for others."""
+    caller = current_caller()
+    if caller.role is callers.Role.ADMIN:
+        return claimed
+    role = Role.OPERATOR if caller.role is callers.Role.OPERATOR else Role.AGENT
+    return Actor(name=f"{caller.role.value} {caller.name}", role=role)
 
 
 def _page(limit: int) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
+from astraflow.contract.access import JoinToken
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import Actor, Applied, Mode, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
@@ -70,6 +72,9 @@ class Run:
         self.lost: dict[str, float] = {}
         """Name -> how long its beats have been missing."""
         self.is_away = False
+        self.minted: dict[str, tuple[str, str, float]] = {}
+        """Role, pool and seconds of the latest token of each name."""
+        self.revoked: list[str] = []
 
     async def watch_report(self) -> AsyncIterator[Report]:
         yield self.report()
@@ -77,6 +82,18 @@ class Run:
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         self.drained[node.removesuffix(".1")] = actor
         return "it drains"
+
+    async def mint_join_token(
+        self, role: str, *, pool: str = "", name: str = "", valid_s: float = 0.0, actor: str, reason: str
+    ) -> JoinToken:
+        self.minted[name] = (role, pool, valid_s)
+        return JoinToken(token=f"token of {name}", id="0", expires_at=2e9, port=1)
+
+    async def revoke_credential(self, role: str, name: str, *, actor: str, reason: str) -> str:
+        if name in self.revoked:
+            raise InvalidInput(f"{name} holds no credential")
+        self.revoked.append(name)
+        return "revoked"
 
     def report(self) -> Report:
         """The nodes of all machines that run."""
@@ -125,8 +142,7 @@ class Parts:
             launch_ids=LaunchIds(random.Random(seed).getrandbits),
             clock=clock,
             run="run-1",
-            dataflow="127.0.0.1:1",
-            token="run-token",
+            join_address="127.0.0.1:1",
         )
         self.desk = Desk(self.fleet)
         self.actuator = Actuator(self.fleet, run)

@@ -44,6 +44,17 @@ async def test_what_was_launched_becomes_ready_and_its_delay_is_measured(tmp_pat
     assert 0 < view.usd_today <= 3.0 * 60 / 3600
 
 
+async def test_each_node_gets_a_token_of_its_own_and_loses_what_it_let_in(tmp_path: Path) -> None:
+    parts = await running(tmp_path, 2)
+    names = {record.id for record in parts.ledger.alive()}
+    assert set(parts.run.minted) == names
+    assert set(parts.run.minted.values()) == {("node", "eu", 900.0)}
+    await parts.want(1)
+    await parts.pass_time(60.0)
+    (left,) = parts.ledger.alive()
+    assert set(parts.run.revoked) == names - {left.id}
+
+
 async def test_an_orphan_is_watched_and_then_ended(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud)

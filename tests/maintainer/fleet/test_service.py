@@ -10,9 +10,22 @@ from typing import Any
 
 import pytest
 
+from astraflow.access import callers as access
+from astraflow.access.callers import Caller
+from astraflow.access.credentials import Seal, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
-from astraflow.contract.fleet import FleetStatus, InstanceState, KillScope, LaunchId, Mode, PlanRequest, PoolSpec
+from astraflow.contract.fleet import (
+    Actor,
+    FleetStatus,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Mode,
+    PlanRequest,
+    PoolSpec,
+    Role,
+)
 from astraflow.contract.ids import PoolId
 from astraflow.wire.server import Listen
 from maintainer.fleet.__main__ import read_config
@@ -48,8 +61,9 @@ async def service(directory: Path, given: FleetConfig | None = None) -> AsyncIte
             serve(
                 given or config(),
                 dataflow=dataflow,
+                join_address=dataflow,
                 token=TOKEN,
-                tls=None,
+                authority=None,
                 listen=Listen(token=TOKEN),
                 directory=directory,
                 stop=stop,
@@ -138,6 +152,19 @@ async def test_what_the_guard_says_reaches_the_caller(tmp_path: Path) -> None:
         assert (await fleet.status()).kill is KillScope.AGENTS
         assert (await fleet.hold(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")).kind == "hold"
         assert (await fleet.escalate("critical", actor=HAL, key="e", reason="help")).message == "critical: help"
+
+
+async def test_a_credential_speaks_for_itself_whatever_a_request_claims(tmp_path: Path) -> None:
+    told = Caller(id=new_id(), role=access.Role.AGENT, expires_at=2e10, name="hal")
+    async with service(tmp_path) as address, connect_fleet(address, Seal(TOKEN).text(told)) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="trust me", target=2))
+        assert plan.request.actor == Actor(name="agent hal", role=Role.AGENT)
+        with pytest.raises(NotPermitted, match="off"):
+            await fleet.apply(plan.id, key="k", approver=ALICE)
+        with pytest.raises(NotPermitted, match="PutPool"):
+            spec = PoolSpec(id=PoolId("x"), provider="machine")
+            await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="p", reason="mine")
+        assert (await fleet.escalate("info", actor=ALICE, key="e", reason="look")).actor.name == "agent hal"
 
 
 async def test_the_kill_file_acts_within_a_second(tmp_path: Path) -> None:
