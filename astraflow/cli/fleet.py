@@ -13,7 +13,8 @@ DEAD_MAN_S = 30.0
 def fleet_values(recipe: Recipe, *, run: str) -> Values:
     """The configuration, complete. Without pools in the recipe there is one of processes of this machine.
 
-    They are as the recipe's nodes are, at first as many, and end with the run.
+    They are as the recipe's nodes are, at first as many, and end with the run; bounds are as the rule has them
+    (`dataflow.pools`), where it does.
     """
     here: Values = {
         "cluster": run,
@@ -34,11 +35,13 @@ def _providers(recipe: Recipe) -> Values:
 
 def _pool(recipe: Recipe, *, provider: str) -> Values:
     count = max(1, recipe.nodes.count)
+    bounds = recipe.dataflow.get("pools", {}).get(recipe.nodes.pool, {})
     return {
         "provider": provider,
-        "mode": "on",
-        "min_nodes": count,
-        "max_nodes": LARGER * count,
+        "mode": bounds.get("mode", "on"),
+        "min_nodes": bounds.get("min_nodes", count),
+        "max_nodes": bounds.get("max_nodes", LARGER * count),
+        "is_spot": bounds.get("is_spot", False),
         "region": recipe.nodes.region,
         "capacity": recipe.nodes.capacity,
         "drain_s": max(recipe.nodes.drain_s, 5.0),

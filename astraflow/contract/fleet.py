@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name, PoolId
 from astraflow.contract.tasks import Json
@@ -24,19 +25,6 @@ class PlanId(Name):
     """One plan."""
 
     __slots__ = ()
-
-
-class Mode(Enum):
-    """Who may change the size of a pool."""
-
-    OFF = "off"
-    """People only; nothing is done by itself."""
-    ADVISE = "advise"
-    """The rule's and agents' plans wait for a person's approval."""
-    UP_ONLY = "up-only"
-    """The rule's targets are followed upwards; going down waits for approval."""
-    ON = "on"
-    """The rule's targets are followed."""
 
 
 class Role(Enum):
@@ -72,6 +60,8 @@ class PoolSpec:
     provider: str
     """Name of one of the fleet service's providers."""
     mode: Mode = Mode.ADVISE
+    """Off: only people change it. Advise: the rule's and programs' plans wait for a person. Up-only: the rule's targets
+    are followed upwards. On: they are followed."""
     min_nodes: int = 0
     max_nodes: int = 8
     usd_per_hour_max: float | None = None

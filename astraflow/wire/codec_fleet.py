@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import (
     Actor,
@@ -13,7 +14,6 @@ from astraflow.contract.fleet import (
     InstanceState,
     KillScope,
     LaunchId,
-    Mode,
     Plan,
     PlanId,
     PlanRequest,

@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Mode, PoolSpec
+from astraflow.contract.fleet import PoolSpec
 from astraflow.contract.ids import Name, PoolId
 from astraflow.runtime.config import Config, nearest
 from maintainer.fleet.guard import Limits

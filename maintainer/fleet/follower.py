@@ -5,8 +5,9 @@ Without fresh advice nothing grows and nothing shrinks: what was lost is brought
 
 import math
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import KillScope, Mode, Plan, PlanRequest, PoolSpec, Verdict
+from astraflow.contract.fleet import KillScope, Plan, PlanRequest, PoolSpec, Verdict
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending

@@ -6,17 +6,8 @@ It knows nothing of models, prompts or pages; what it finds depends on numbers, 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from astraflow.contract.fleet import (
-    Actor,
-    Finding,
-    Instance,
-    InstanceState,
-    KillScope,
-    Mode,
-    PoolSpec,
-    Role,
-    Verdict,
-)
+from astraflow.contract.advice import Mode
+from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, PoolSpec, Role, Verdict
 from maintainer.fleet.lifecycle import ALIVE, COUNTED
 
 PEOPLE = (Role.OPERATOR, Role.ADMIN)

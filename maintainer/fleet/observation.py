@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from astraflow.contract.access import JoinToken
+from astraflow.contract.advice import Reason
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import LaunchId
-from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.ids import NodeId, PoolId, name_of
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -15,6 +16,9 @@ from astraflow.runtime.logs import get_logger
 log = get_logger()
 
 RECONNECT_S = 1.0
+
+_SILENT = frozenset({Reason.UNMEASURED, Reason.SWITCHED_OFF})
+"""Reasons of targets that are only what there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +124,12 @@ class Observation:
             await self._clock.sleep(RECONNECT_S)
 
 
-def no_advice(_report: Report) -> Mapping[PoolId, Advice]:
-    """For a run whose reports carry none."""
-    return {}
+def reported_advice(report: Report) -> Mapping[PoolId, Advice]:
+    """What the rule says in a report. What it says of itself that it does not know is left out."""
+    return {
+        said.pool: Advice(
+            target=said.target, reason=said.sentence, victims=tuple(name_of(victim) for victim in said.victims)
+        )
+        for said in report.advice
+        if not _SILENT.intersection(said.reasons[:1])
+    }

@@ -4,17 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.fleet import (
-    Actor,
-    Decision,
-    Instance,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Mode,
-    PoolSpec,
-    Role,
-)
+from astraflow.contract.advice import Mode
+from astraflow.contract.fleet import Actor, Decision, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role
 from astraflow.contract.ids import PoolId
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
 from maintainer.fleet.records import Orphan, PoolRecord, Record, Reply, Switch

@@ -28,7 +28,7 @@ from maintainer.fleet.follower import Follower
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
 from maintainer.fleet.lifecycle import Sight
-from maintainer.fleet.observation import AdviceSource, Observation, Steering, no_advice
+from maintainer.fleet.observation import AdviceSource, Observation, Steering, reported_advice
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
@@ -59,7 +59,7 @@ async def serve(
     directory: Path,
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
-    advice: AdviceSource = no_advice,
+    advice: AdviceSource = reported_advice,
     clock: Clock | None = None,
 ) -> None:
     """Run the fleet service of the run at `dataflow` until `stop` is set. on_ready: called with its address.

@@ -14,13 +14,14 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from astraflow.client.fleet_plane import FleetPlaneClient
+from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import InstanceState, PlanRequest
 from tests.system.processes import RunningRun, running
 from tests.system.test_fleet import ALICE, fleet_of, machines, ready, until
@@ -60,8 +61,12 @@ async def measure(nodes: int, phase_s: float, step_s: float, directory: Path) ->
         for launch in doomed:
             os.killpg(machines(run)[launch], signal.SIGKILL)
         lost = await _phase(f"{len(doomed)} of {nodes} nodes killed", run, fleet, phase_s, nodes, but=frozenset(doomed))
-        pool = (await fleet.status()).pools[0].spec.id
-        request = PlanRequest(pool=pool, actor=ALICE, reason="a demand step", target=nodes + 2)
+        pool = (await fleet.status()).pools[
+            0
+        ]  # by hand from here: in mode `on`, the rule would have its own size again
+        by_hand = replace(pool.spec, mode=Mode.UP_ONLY)
+        await fleet.put_pool(by_hand, observed_version=pool.version, actor=ALICE, key="mode", reason="by hand")
+        request = PlanRequest(pool=pool.spec.id, actor=ALICE, reason="a demand step", target=nodes + 2)
         await fleet.apply((await fleet.plan(request)).id, key="step", approver=ALICE)
         more = await _phase(f"a plan for {nodes + 2}", run, fleet, phase_s, nodes + 2)
     return [steady, lost, more]

@@ -19,4 +19,5 @@ providers: Registry[Provider] = Registry(
     built_in={
         "local_process": "maintainer.fleet.providers.local_process",
     },
+    advice="the extra of that provider brings it, as in pip install 'astraflow[aws]'",
 )

@@ -10,8 +10,9 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
 from astraflow.contract.access import JoinToken
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, Applied, Mode, PlanRequest, PoolSpec, Role
+from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from astraflow.runtime.database import Database

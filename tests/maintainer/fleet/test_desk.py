@@ -5,18 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import (
-    Actor,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Mode,
-    PlanId,
-    PlanRequest,
-    Role,
-    Verdict,
-)
+from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.ids import PoolId
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
 

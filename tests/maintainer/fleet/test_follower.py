@@ -1,11 +1,14 @@
 """Pools that are to follow the rule do, inside their bounds, and others do not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from astraflow.contract.fleet import Mode
-from maintainer.fleet.observation import Advice
+from astraflow.contract.advice import Mode, PoolAdvice, Reason
+from astraflow.contract.ids import NodeId
+from maintainer.fleet.observation import Advice, reported_advice
+from tests import make
 from tests.maintainer.fleet.parts import POOL, Parts, build, spec
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +31,28 @@ async def test_a_pool_that_is_on_follows_up_and_down(tmp_path: Path) -> None:
     await parts.pass_time(60.0)
     assert parts.states() == {"ready": 3}
     assert await kinds(parts) == ["apply", "apply"]
+
+
+def test_advice_is_read_from_the_report_and_what_the_rule_does_not_know_is_left_out() -> None:
+    said = PoolAdvice(
+        pool=POOL,
+        at=1.0,
+        mode=Mode.ADVISE,
+        policy="sizer",
+        present=3,
+        pending=0,
+        target=2,
+        band_low=1.0,
+        band_high=2.0,
+        reasons=(Reason.ABOVE_BAND,),
+        sentence="There is more than is needed.",
+        victims=(NodeId("01AB.7"),),
+    )
+    known = replace(make.report(), advice=(said,))
+    assert reported_advice(known) == {POOL: Advice(target=2, reason="There is more than is needed.", victims=("01AB",))}
+    for reason in (Reason.UNMEASURED, Reason.SWITCHED_OFF):
+        assert reported_advice(replace(known, advice=(replace(said, reasons=(reason,)),))) == {}
+    assert reported_advice(make.report()) == {}
 
 
 async def test_the_rules_victims_go_first(tmp_path: Path) -> None:

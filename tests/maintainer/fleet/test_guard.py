@@ -6,17 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.fleet import (
-    Actor,
-    Instance,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Mode,
-    PoolSpec,
-    Role,
-    Verdict,
-)
+from astraflow.contract.advice import Mode
+from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
 from astraflow.contract.ids import PoolId
 from maintainer.fleet.guard import Limits, Proposal, Situation, judge, may_approve, verdict
 from maintainer.fleet.lifecycle import COUNTED

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import InstanceState, LaunchId
 from maintainer.fleet.providers.base import (
     Auth,
@@ -284,8 +285,6 @@ async def test_the_next_life_knows_what_the_last_one_did(tmp_path: Path) -> None
 
 
 async def test_a_pool_that_is_off_is_left_as_it_is(tmp_path: Path) -> None:
-    from astraflow.contract.fleet import Mode
-
     parts = await build(tmp_path, pool=spec(mode=Mode.OFF))
     await parts.want(2)
     await parts.pass_time(60.0)

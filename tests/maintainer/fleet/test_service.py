@@ -14,18 +14,9 @@ from astraflow.access import callers as access
 from astraflow.access.callers import Caller
 from astraflow.access.credentials import Seal, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
-from astraflow.contract.fleet import (
-    Actor,
-    FleetStatus,
-    InstanceState,
-    KillScope,
-    LaunchId,
-    Mode,
-    PlanRequest,
-    PoolSpec,
-    Role,
-)
+from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, KillScope, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import PoolId
 from astraflow.wire.server import Listen
 from maintainer.fleet.__main__ import read_config
