@@ -1,45 +1,24 @@
 """The web process's own database: SQLite beside its secret, migrated when it is opened."""
 
-import asyncio
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from sqlalchemy import Engine, event
-from sqlalchemy.exc import DBAPIError
-from sqlmodel import Session, create_engine
+from sqlalchemy import Engine
 
 from astraflow.contract.errors import InvalidInput
-
-T = TypeVar("T")
+from astraflow.runtime import database
 
 SECRET_BYTES = 32
 
 
-class Database:
-    """Sessions of one SQLite file. Every piece of work is one transaction in a thread of its own."""
+class Database(database.Database):
+    """Sessions of one SQLite file, and the secret beside it."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self.secret = secret
         """Keys the hashes of tokens and cookies; stays the same over restarts."""
-
-    async def do(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction, off the event loop."""
-        return await asyncio.to_thread(self.do_now, work)
-
-    def do_now(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction, here."""
-        with Session(self._engine, expire_on_commit=False) as session, session.begin():
-            return work(session)
-
-    def close(self) -> None:
-        """Close every connection."""
-        self._engine.dispose()
 
 
 def open_database(directory: Path) -> Database:
@@ -54,16 +33,12 @@ def open_database(directory: Path) -> Database:
         raise InvalidInput(
             f"the directory {directory} cannot be used: {problem.strerror}; give one that you may write to"
         ) from None
-    path = directory / "web.sqlite"
-    engine = create_engine(f"sqlite:///{path}")
-    event.listen(engine, "connect", _set_up_connection)
-    try:
-        _upgrade(engine)
-    except DBAPIError as problem:
-        raise InvalidInput(
-            f"the database {path} cannot be used: {problem.orig}; free space, mend its permissions, or move it away "
-            "(it holds logins and recorded charts only, the run does not need it)"
-        ) from None
+    engine = database.opened(
+        f"sqlite:///{directory / 'web.sqlite'}",
+        migrations=Path(__file__).parent / "migrations",
+        if_broken="free space, mend its permissions, or move it away (it holds logins and recorded charts only, the "
+        "run does not need it)",
+    )
     return Database(engine, secret)
 
 
@@ -79,17 +54,3 @@ def _secret(path: Path) -> bytes:
     if len(secret) < SECRET_BYTES:
         raise InvalidInput(f"{path} is damaged; delete it, a new one is made and everybody logs in again")
     return secret
-
-
-def _set_up_connection(connection: Any, _record: Any) -> None:
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000", "foreign_keys=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _upgrade(engine: Engine) -> None:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()

@@ -35,6 +35,8 @@ class Program:
     """Ending by itself with code 0 is its own decision (a drained node), not an accident."""
     is_essential: bool = True
     """Whether the others are of no use when it cannot be kept running."""
+    grace_s: float | None = None
+    """From asking it to stop until it is killed; None for what is usual."""
     stop_wave: int = 0
     """When all is stopped, lower waves end before higher ones are asked to."""
 

@@ -11,11 +11,14 @@ from astraflow.cli.rundir import RunDirectory
 from astraflow.recipe import Recipe
 from astraflow.runtime.tracing import TRACES, to_text
 
-WEIGHTS, DATAFLOW, WEB, PREPARE = "weights", "dataflow", "web", "prepare"
+WEIGHTS, DATAFLOW, WEB, PREPARE, FLEET = "weights", "dataflow", "web", "prepare", "fleet"
 """Names of the processes there is one of."""
 
 SERVICES_LAST = 1
 """Stop wave of what the others say goodbye to."""
+
+FLEET_GRACE_S = 15.0
+"""Its nodes hand back what they have and leave first."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Several torch processes with several threads each on few cores wait for each other's threads most of the time."""
@@ -37,6 +40,7 @@ class Places:
     enroll_port: int
     is_tls: bool
     """Whether the services speak mutual TLS."""
+    fleet_port: int
     metrics: str
     """`HOST:PORT` where dataflow serves metrics, or `off`."""
 
@@ -54,6 +58,11 @@ class Places:
     def enroll(self) -> str:
         """`HOST:PORT` where those who join get a certificate; empty without TLS."""
         return f"{self.host}:{self.enroll_port}" if self.is_tls else ""
+
+    @property
+    def fleet(self) -> str:
+        """`HOST:PORT`."""
+        return f"{self.host}:{self.fleet_port}"
 
     @property
     def metrics_url(self) -> str:
@@ -104,6 +113,14 @@ class Programs:
         """The RaaS nodes of this machine."""
         return [self._node(f"node-{number}") for number in range(1, self._recipe.nodes.count + 1)]
 
+    def fleet(self) -> Program:
+        """The fleet service, which starts the nodes instead. It ends them before it ends itself."""
+        listen = ["--host", self._places.host, "--port", str(self._places.fleet_port)]
+        join = ["--join-address", self._places.enroll] if self._places.is_tls else []
+        arguments = ["serve", "fleet", str(self._directory.fleet_file), "--dataflow", self._places.dataflow, *join]
+        arguments += [*self._state(FLEET), *listen, *self._listening()]
+        return self._program(FLEET, arguments, announces=True, grace_s=FLEET_GRACE_S)
+
     def preparation(self) -> Program | None:
         """Makes the models that need making before they can be trained; None when none does."""
         if not unprepared(self._recipe):
@@ -152,6 +169,7 @@ class Programs:
         may_leave: bool = False,
         is_essential: bool = True,
         stop_wave: int = 0,
+        grace_s: float | None = None,
     ) -> Program:
         return Program(
             name=name,
@@ -162,6 +180,7 @@ class Programs:
             may_leave=may_leave,
             is_essential=is_essential,
             stop_wave=stop_wave,
+            grace_s=grace_s,
         )
 
     def _tracing(self) -> dict[str, str]:

@@ -170,6 +170,32 @@ def run_web(
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
 
 
+def run_fleet(
+    config: Path,
+    *,
+    dataflow: str,
+    join_address: str,
+    directory: Path,
+    host: str,
+    port: int,
+    token: str,
+    authority: Path | None,
+    tls: bool | None,
+    advertise: Sequence[str],
+) -> None:
+    """The fleet service: this process becomes its process, which knows AstraFlow only by its planes."""
+    _made(directory)
+    arguments = ["--config", str(config), "--dataflow", dataflow, "--directory", str(directory)]
+    arguments += ["--host", host, "--port", str(port)]
+    arguments += ["--join-address", join_address] if join_address else []
+    arguments += ["--authority", str(authority)] if authority else []
+    arguments += [] if tls is None else ["--tls" if tls else "--no-tls"]
+    for name in advertise:
+        arguments += ["--advertise", name]
+    command = [sys.executable, "-m", "maintainer.fleet", *arguments]
+    os.execve(sys.executable, command, {**os.environ, "ASTRAFLOW_TOKEN": token})  # noqa: S606 (a list of arguments, no shell)
+
+
 def announce(where: str) -> None:
     """Tell the parent process, or the person, that the service can be used now."""
     print(f"ready {where}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child.READY)

@@ -24,6 +24,12 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write
 NoWeb = Annotated[bool, typer.Option("--no-web", help="Run without the page.")]
 NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the page's address, open no browser.")]
 WebPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 takes a free one.")]
+Fleet = Annotated[
+    bool,
+    typer.Option(
+        "--fleet", help="Have a fleet service start the nodes, and size their pool, instead of a fixed number."
+    ),
+]
 RunDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the run; an earlier run's goes on. By default a new one in ASTRAFLOW_HOME."),
@@ -45,11 +51,12 @@ def demo(
     no_browser: NoBrowser = False,
     port: WebPort = 0,
     run_dir: RunDir = None,
+    fleet: Fleet = False,
 ) -> None:
     """Train a real, tiny model to reverse four letters, and watch it learn."""
     if limit_s is None and headless:
         limit_s = DEMO_LIMIT_S
-    run(DEMO, overrides, headless, limit_s, steps, nodes, json, no_web, no_browser, port, run_dir)
+    run(DEMO, overrides, headless, limit_s, steps, nodes, json, no_web, no_browser, port, run_dir, fleet=fleet)
 
 
 def run(
@@ -66,6 +73,7 @@ def run(
     run_dir: RunDir = None,
     host: Host = "127.0.0.1",
     tls: Tls = None,
+    fleet: Fleet = False,
 ) -> None:
     """Run a recipe on this machine: all its services, its nodes, its trainers and the page."""
     from astraflow.cli.session import SessionOptions, run_here
@@ -77,6 +85,7 @@ def run(
         is_headless=headless,
         has_web=not no_web,
         opens_browser=not (no_browser or headless),
+        has_fleet=fleet,
         limit_s=limit_s,
         began_at=_BEGAN_AT,
     )

@@ -22,6 +22,7 @@ from astraflow.weights.signing import SigningKey
 
 _RECIPE, _RUN, _TOKEN, _PROCESSES, _LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
 _SIGNING_KEY, _WEIGHTS_KEY, _AUTHORITY = "weights.key", "weights.pub", "authority"
+_FLEET = "fleet.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class RunFacts:
     """Where those who join over TLS get their certificate."""
     is_tls: bool = False
     """Whether its services speak mutual TLS."""
+    fleet: str = ""
+    """Empty for a run that starts its nodes itself."""
     metrics: str = ""
     """Where dataflow serves OpenMetrics; empty for nowhere."""
 
@@ -127,6 +130,16 @@ class RunDirectory:
         except FileNotFoundError:
             return False
         return False
+
+    @property
+    def fleet_file(self) -> Path:
+        """What the fleet service is told."""
+        return self.path / _FLEET
+
+    def tell_fleet(self, values: Mapping[str, Any]) -> None:
+        """Write that down. Raises: StorageFull."""
+        with self._writing():
+            _write(self.fleet_file, json.dumps(dict(values), indent=2))
 
     def log(self, program: str) -> Path:
         """The log of one process."""

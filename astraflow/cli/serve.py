@@ -180,6 +180,38 @@ def web(
 
 
 @serve.command()
+def fleet(
+    config: Annotated[Path, typer.Argument(help="TOML file that names providers and pools (docs/fleet.md).")],
+    dataflow: Dataflow,
+    join_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where machines join the run; dataflow's address by default.")
+    ] = "",
+    directory: Directory = Path("fleet"),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
+    token_file: TokenFile = None,
+    authority: Authority = None,
+    tls: Tls = None,
+    advertise: Advertise = [],  # noqa: B006 (typer copies it)
+) -> None:
+    """The fleet service: starts and stops machines for a run, through providers, under a guard."""
+    from astraflow.cli.roles import run_fleet
+
+    run_fleet(
+        config,
+        dataflow=dataflow,
+        join_address=join_address,
+        directory=directory,
+        host=host,
+        port=port,
+        token=read_token(token_file),
+        authority=authority,
+        tls=tls,
+        advertise=advertise,
+    )
+
+
+@serve.command()
 def node(
     recipe: RecipeArgument,
     dataflow: Dataflow,
@@ -214,6 +246,9 @@ def join(
     pool: Annotated[str | None, typer.Option(help="Nodes of one pool are sized together.")] = None,
     region: Annotated[str | None, typer.Option(help="Where it stands, for the report.")] = None,
     drain_s: Annotated[float | None, typer.Option(min=0, help="Seconds for what runs to end, on stopping.")] = None,
+    dead_man_s: Annotated[
+        float | None, typer.Option(min=0, help="End when dataflow has not answered for so long; 0 waits for ever.")
+    ] = None,
     preemption: Annotated[
         str, typer.Option(help="Where to read that this machine goes away: http for EC2, or a TOML table of options.")
     ] = "",
@@ -246,5 +281,6 @@ def join(
         region=region,
         drain_s=drain_s,
         weights_key=weights_key,
+        dead_man_s=dead_man_s,
     )
     raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=ca_hash))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from astraflow.access.authority import Authority
+from astraflow.cli.fleet import fleet_values
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs, trainer_name
 from astraflow.cli.rundir import RunDirectory, explained
@@ -40,6 +41,8 @@ class SessionOptions:
     has_web: bool
     opens_browser: bool
     """Open the page in one, if this machine shows any."""
+    has_fleet: bool
+    """A fleet service starts the nodes."""
     limit_s: float | None
     """Seconds since `began_at` after which it ends either way."""
     began_at: float
@@ -115,8 +118,8 @@ class Session:
         await supervisor.ready(WEIGHTS)
         await supervisor.ready(DATAFLOW)
         self._busy_with = "waiting for the first step"
-        for node in self._programs.nodes():
-            supervisor.start(node)
+        for program in [self._programs.fleet()] if self._options.has_fleet else self._programs.nodes():
+            supervisor.start(program)
 
     async def _start_trainers(self, supervisor: Supervisor) -> None:
         preparation = self._programs.preparation()
@@ -236,7 +239,10 @@ def run_here(
             enroll=places.enroll,
             is_tls=places.is_tls,
             metrics=places.metrics_url,
+            fleet=places.fleet if options.has_fleet else "",
         )
+        if options.has_fleet:
+            opened.tell_fleet(fleet_values(recipe, run=opened.facts.run))
 
         async def main(stop: asyncio.Event) -> None:
             with Screen(console) as screen:
@@ -277,13 +283,14 @@ def _places(host: str, web_port: int, *, is_tls: bool, metrics: str) -> Places:
         raise InvalidInput(
             f"port {web_port} is in use: stop what holds it, or choose another --port (0 takes a free one)"
         )
-    dataflow_port, weights_port, enroll_port = free_ports(3, host=host)
+    dataflow_port, weights_port, enroll_port, fleet_port = free_ports(4, host=host)
     return Places(
         host=host,
         dataflow_port=dataflow_port,
         weights_port=weights_port,
         enroll_port=enroll_port,
         is_tls=is_tls,
+        fleet_port=fleet_port,
         web_port=web_port or free_ports(1)[0],
         metrics=metrics or f"127.0.0.1:{free_ports(1)[0]}",
     )

@@ -207,7 +207,8 @@ class _Keeper:
                 self._say("left" if code == 0 and self.program.may_leave else "died", message=_ending(code))
             return code
         finally:
-            await child.end(self._patience.grace_s)
+            grace_s = self.program.grace_s
+            await child.end(self._patience.grace_s if grace_s is None else grace_s)
 
     async def _before_stop(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None when the order to stop comes first."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.errors import UnknownNode
+from astraflow.contract.errors import Unavailable, UnknownNode
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.tasks import NodeStatus
 from astraflow.raas.capacity import Capacity
@@ -43,6 +43,7 @@ class Beats:
         self._links = links
         self._orders = orders
         self._clock = clock
+        self._answered_at = clock.now()
 
     async def run(self, every_s: float) -> None:
         """Beat until cancelled. Raises: what no retry helps; RunChanged."""
@@ -58,8 +59,17 @@ class Beats:
         except PASSING as problem:
             log.warning("beat_missed", problem=str(problem))
         else:
+            self._answered_at = self._clock.now()
             self._counters.was_reported(dict(status.counters))
             self._orders.take(directive)
+
+    async def watch(self, dead_man_s: float) -> None:
+        """Return never. Raises: Unavailable once no beat was answered for `dead_man_s`: nobody needs this node."""
+        while True:
+            left_s = self._answered_at + dead_man_s - self._clock.now()
+            if left_s <= 0:
+                raise Unavailable(f"dataflow has not answered for {dead_man_s:g} s (dead_man_s): this node ends")
+            await self._clock.sleep(left_s)
 
     def _status(self) -> NodeStatus:
         busy_s, blocked_s = self._capacity.times()

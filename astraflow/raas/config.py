@@ -40,6 +40,9 @@ class RaasConfig(Config):
     """On stopping, what runs gets this long to end before it is handed back; 0 hands it back at once."""
     hand_back_s: float = Field(default=2.0, gt=0)
     """Handing back what was begun takes at most this long, and begins this long before a deadline."""
+    dead_man_s: float = Field(default=0.0, ge=0)
+    """Without an answer from dataflow for so long, the node ends by itself, and whoever pays for its machine pays no
+    more; 0 waits for ever."""
     preemption: dict[str, Any] = Field(default={"kind": "none"})
     """Where a notice is read that this machine goes away soon: `kind` and its options."""
     evaluates: bool = True

@@ -100,6 +100,8 @@ class Node:
                 tasks.create_task(self._watch_for_preemption(source)),
                 tasks.create_task(self._badge.run(self._dataflow)),
             ]
+            if self._config.dead_man_s:
+                loops.append(tasks.create_task(beats.watch(self._config.dead_man_s)))
             flows = {spec.id: build_flow(spec) for spec in welcome.flows}
             engine = self._config.engine or welcome.engine
             self._policies = await build_policies(welcome, flows, engine, resources)

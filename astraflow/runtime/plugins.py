@@ -18,11 +18,20 @@ class Registry(Generic[T]):
     built_in: kind -> module that registers it. A module is imported when its kind is first asked for, so heavy engines
     cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per
     kind, pointing at a module that calls `register`. A wrong kind is answered with the nearest known one.
-    heavy: built-in kinds whose modules take seconds to import, or may lack what they import.
+    heavy: built-in kinds whose modules take seconds to import, or may lack what they import. advice: what to do about
+    a package that is missing.
     """
 
-    def __init__(self, noun: str, built_in: Mapping[str, str], *, heavy: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        noun: str,
+        built_in: Mapping[str, str],
+        *,
+        heavy: Collection[str] = (),
+        advice: str = "pip install 'astraflow[train]' brings what models and training need",
+    ) -> None:
         self.noun = noun
+        self._advice = advice
         self._built_in = dict(built_in)
         self._heavy = frozenset(heavy)
         self._registered: dict[str, tuple[Callable[..., T], type[Config]]] = {}
@@ -78,8 +87,7 @@ class Registry(Generic[T]):
             if absent.startswith("astraflow"):
                 raise  # a defect of ours
             raise InvalidInput(
-                f"the {self.noun} {kind!r} needs the package {absent!r}, which is not installed here: "
-                "pip install 'astraflow[train]' brings what models and training need"
+                f"the {self.noun} {kind!r} needs the package {absent!r}, which is not installed here: " + self._advice
             ) from problem
 
     def _load(self, kind: str) -> None:

@@ -56,6 +56,9 @@ _READERS = (Role.NODE, Role.TRAINER)
 _LOOKERS = (Role.VIEWER, Role.OPERATOR, Role.AGENT)
 _FLEET = (Role.OPERATOR, Role.AGENT)
 
+_CHANGERS = (Role.OPERATOR, Role.AGENT)
+"""Of pools: which of them may do what, the fleet service's guard says."""
+
 _SERVICES: Mapping[str, Mapping[str, Route]] = {
     "Enrollment": {"Enroll": _open_to(Role.JOINER, *_READERS, *_LOOKERS)},
     "NodeData": {
@@ -95,6 +98,17 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Evaluate": _open_to(Role.OPERATOR),
         "StopEvaluation": _open_to(Role.OPERATOR),
         "ChangePlugins": _open_to(Role.OPERATOR),
+    },
+    "FleetPlane": {
+        "GetFleet": _open_to(*_LOOKERS),
+        "Instances": _open_to(*_LOOKERS),
+        "Decisions": _open_to(*_LOOKERS),
+        "PlanChange": _open_to(*_CHANGERS),
+        "ApplyPlan": _open_to(*_CHANGERS),
+        "HoldPool": _open_to(*_CHANGERS),
+        "Escalate": _open_to(*_CHANGERS),
+        "SetKillSwitch": _open_to(*_CHANGERS),
+        "PutPool": _open_to(),
     },
 }
 

@@ -48,7 +48,7 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web"])
+@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web", "fleet"])
 def test_every_role_explains_itself(role: str) -> None:
     assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
 

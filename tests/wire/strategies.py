@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from hypothesis import strategies as st
 
+from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
 from astraflow.contract.ids import LARGEST_VERSION, Name, Version
 from astraflow.contract.lookups import EventQuery, GroupQuery, TrajectoryQuery
@@ -208,6 +209,34 @@ def _chunks() -> st.SearchStrategy[Chunk]:
     )
 
 
+def _actors() -> st.SearchStrategy[Actor]:
+    return st.builds(Actor, name=names, role=st.sampled_from(Role))
+
+
+@st.composite
+def _pool_specs(draw: st.DrawFn) -> PoolSpec:
+    low, high = sorted((draw(counts), draw(counts)))
+    usd = st.floats(0, 1e9)
+    shell = built(
+        PoolSpec,
+        min_nodes=st.just(low),
+        max_nodes=st.just(high),
+        usd_per_hour_max=st.none() | usd,
+        usd_per_day_max=st.none() | usd,
+        drain_s=usd,
+    )
+    spec: PoolSpec = draw(shell)
+    return spec
+
+
+@st.composite
+def _plan_requests(draw: st.DrawFn) -> PlanRequest:
+    target = draw(st.none() | st.integers(0, 1_000_000))
+    named = st.lists(names.map(LaunchId), min_size=1, max_size=3).map(tuple) if target is None else st.just(())
+    request: PlanRequest = draw(built(PlanRequest, target=st.just(target), retire=named, reason=names))
+    return request
+
+
 _SPECIAL: dict[Any, Any] = {
     bool: st.booleans,
     int: lambda: counts,
@@ -224,6 +253,9 @@ _SPECIAL: dict[Any, Any] = {
     Probe: _probes,
     Transfer: _transfers,
     Chunk: _chunks,
+    Actor: _actors,
+    PoolSpec: _pool_specs,
+    PlanRequest: _plan_requests,
     TrajectoryQuery: _trajectory_queries,
     GroupQuery: _group_queries,
     EventQuery: _event_queries,

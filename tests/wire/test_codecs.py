@@ -17,6 +17,17 @@ from astraflow.contract.advice import PoolAdvice, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    FleetStatus,
+    Instance,
+    Plan,
+    PlanRequest,
+    Pool,
+    PoolSpec,
+)
 from astraflow.contract.ids import NodeId
 from astraflow.contract.links import LinkReport
 from astraflow.contract.lookups import EventQuery, GroupQuery, SampledGroup, TrajectoryQuery
@@ -32,11 +43,12 @@ from astraflow.wire import (
     codec_control,
     codec_data,
     codec_evaluations,
+    codec_fleet,
     codec_lookups,
     codec_partials,
     codec_weights,
 )
-from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, weight_plane_pb2
+from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
 from tests.wire.strategies import names, same, values_of
 
 CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
@@ -70,6 +82,15 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_lookups, "trajectory_query"): (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
     (codec_lookups, "group_query"): (GroupQuery, control_plane_pb2.GroupsRequest),
     (codec_lookups, "event_query"): (EventQuery, control_plane_pb2.EventsRequest),
+    (codec_fleet, "actor"): (Actor, fleet_plane_pb2.FleetActor),
+    (codec_fleet, "spec"): (PoolSpec, fleet_plane_pb2.FleetPoolSpec),
+    (codec_fleet, "pool"): (Pool, fleet_plane_pb2.FleetPool),
+    (codec_fleet, "instance"): (Instance, fleet_plane_pb2.FleetInstance),
+    (codec_fleet, "status"): (FleetStatus, fleet_plane_pb2.FleetStatus),
+    (codec_fleet, "request"): (PlanRequest, fleet_plane_pb2.PlanChangeRequest),
+    (codec_fleet, "plan"): (Plan, fleet_plane_pb2.FleetPlan),
+    (codec_fleet, "applied"): (Applied, fleet_plane_pb2.AppliedPlan),
+    (codec_fleet, "decision"): (Decision, fleet_plane_pb2.FleetDecision),
 }
 """Codecs of one value and one message; those of another shape have tests of their own below."""
 
@@ -95,6 +116,7 @@ def test_no_codec_is_left_out() -> None:
             codec_control,
             codec_data,
             codec_evaluations,
+            codec_fleet,
             codec_lookups,
             codec_partials,
             codec_weights,

@@ -14,7 +14,7 @@ from astraflow.contract.errors import AstraFlowError, NotAuthenticated, NotPermi
 from astraflow.wire.channel import Link, dial
 from astraflow.wire.frames import RAW_REQUESTS
 from astraflow.wire.pb import common_pb2 as common
-from astraflow.wire.pb import control_plane_pb2, data_plane_pb2, enrollment_pb2, weight_plane_pb2
+from astraflow.wire.pb import control_plane_pb2, data_plane_pb2, enrollment_pb2, fleet_plane_pb2, weight_plane_pb2
 from astraflow.wire.routes import ROUTES
 from astraflow.wire.server import Listen, serving
 
@@ -22,20 +22,21 @@ TOKEN = "the-run-token"
 
 METHODS = {
     f"/{service.full_name}/{method.name}": method
-    for module in (data_plane_pb2, weight_plane_pb2, control_plane_pb2, enrollment_pb2)
+    for module in (data_plane_pb2, weight_plane_pb2, control_plane_pb2, enrollment_pb2, fleet_plane_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
 
-READ = "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf"
+READ = "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf GetFleet Instances Decisions"
+POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",
     Role.TRAINER: "Enroll Attach PullBatch ReportStep Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken "
-    "RevokeJoinToken RevokeCredential",
-    Role.AGENT: f"Enroll {READ} Versions DrainNode MintJoinToken RevokeJoinToken RevokeCredential",
+    f"RevokeJoinToken RevokeCredential {POOLS}",
+    Role.AGENT: f"Enroll {READ} Versions DrainNode MintJoinToken RevokeJoinToken RevokeCredential {POOLS}",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Written down again, by hand: what changes in the table has to be meant."""

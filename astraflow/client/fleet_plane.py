@@ -1,0 +1,129 @@
+"""The fleet plane: how large pools are, and changing that."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from astraflow.access.authority import Authority
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    FleetStatus,
+    Instance,
+    KillScope,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    Pool,
+    PoolSpec,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.wire.channel import Link, authority_client_tls, dial
+from astraflow.wire.codec_fleet import (
+    decode_applied,
+    decode_decision,
+    decode_instance,
+    decode_plan,
+    decode_pool,
+    decode_status,
+    encode_actor,
+    encode_request,
+    encode_spec,
+)
+from astraflow.wire.pb import fleet_plane_pb2 as pb
+from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
+
+TIMEOUT_S = 10.0
+
+
+class FleetPlaneClient:
+    """Reads and changes pools. Every call may raise Unavailable, DeadlineExceeded, NotAuthenticated.
+
+    A change may be sent again under the same key after any of these: it is made once, and answered as the first time.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._stub = FleetPlaneStub(link.channel)
+
+    async def status(self) -> FleetStatus:
+        """The service and its pools now."""
+        return decode_status(await self._link.call(self._stub.GetFleet, pb.GetFleetRequest(), timeout_s=TIMEOUT_S))
+
+    async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
+        """Make a pool (`observed_version` 0), or change its spec.
+
+        Raises: InvalidInput, NotPermitted, Conflict when the pool has another version.
+        """
+        request = pb.PutPoolRequest(
+            spec=encode_spec(spec), observed_version=observed_version, mutation=_mutation(actor, key, reason)
+        )
+        return decode_pool(await self._link.call(self._stub.PutPool, request, timeout_s=TIMEOUT_S))
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        """What a change would do; nothing is done. Raises: InvalidInput for an unknown pool or instance."""
+        return decode_plan(await self._link.call(self._stub.PlanChange, encode_request(request), timeout_s=TIMEOUT_S))
+
+    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
+        """Do what was planned. Machines start and end after the answer; `instances` shows them.
+
+        Raises: NotPermitted with what the guard says, Conflict when the pool has changed since or the plan expired.
+        """
+        request = pb.ApplyPlanRequest(
+            plan=plan, idempotency_key=key, approver=encode_actor(approver) if approver is not None else None
+        )
+        return decode_applied(await self._link.call(self._stub.ApplyPlan, request, timeout_s=TIMEOUT_S))
+
+    async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Take no node away for so long; 0 ends it. Raises: InvalidInput."""
+        request = pb.HoldPoolRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.HoldPool, request, timeout_s=TIMEOUT_S))
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Tell people something: it stands in the journal. severity: info, warning or critical."""
+        request = pb.EscalateRequest(severity=severity, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S))
+
+    async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Stop agents, or every change, or let them go on. Raises: NotPermitted for turning it off without the role."""
+        request = pb.SetKillSwitchRequest(scope=scope.value, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S))
+
+    async def instances(
+        self,
+        *,
+        pool: PoolId | None = None,
+        with_gone: bool = False,
+        before: LaunchId | None = None,
+        limit: int = 1000,
+    ) -> tuple[Instance, ...]:
+        """The ledger, newest first; for the next page, `before` is the id of the last one seen."""
+        request = pb.InstancesRequest(pool=pool or "", with_gone=with_gone, before=before or "", limit=limit)
+        reply = await self._link.call(self._stub.Instances, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_instance(instance) for instance in reply.instances)
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """The journal, newest first; for the next page, `before` is the ordinal of the last one seen."""
+        request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit)
+        reply = await self._link.call(self._stub.Decisions, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_decision(decision) for decision in reply.decisions)
+
+
+@asynccontextmanager
+async def connect_fleet(address: str, token: str, *, authority: Path | None = None) -> AsyncIterator[FleetPlaneClient]:
+    """A client of the fleet plane at `HOST:PORT`, open for the block. Dialling is lazy.
+
+    authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
+    Raises: InvalidInput for an address without a port, or a folder without an authority.
+    """
+    tls = authority_client_tls(Authority.opened(authority)) if authority else None
+    async with dial(address, token=token, tls=tls) as link:
+        yield FleetPlaneClient(link)
+
+
+def _mutation(actor: Actor, key: str, reason: str) -> pb.FleetMutation:
+    return pb.FleetMutation(actor=encode_actor(actor), idempotency_key=key, reason=reason)

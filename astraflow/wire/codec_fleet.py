@@ -1,0 +1,232 @@
+"""Fleet plane: pools, plans, instances and the journal."""
+
+from typing import TypeVar
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    Finding,
+    FleetStatus,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    Pool,
+    PoolSpec,
+    Role,
+    Verdict,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.wire.codec_common import decode_json, encode_json, given, taken
+from astraflow.wire.pb import fleet_plane_pb2 as pb
+
+Choice = TypeVar("Choice", Mode, Role, InstanceState, KillScope, Verdict)
+
+_SPEC = ("provider", "min_nodes", "max_nodes", "type", "region", "is_spot", "engine", "drain_s")
+_SPEC_OPTIONAL = ("usd_per_hour_max", "usd_per_day_max", "capacity")
+_POOL = ("version", "target", "usd_per_hour", "usd_today", "launch_delay_s", "hold_reason")
+_POOL_OPTIONAL = ("rule_target", "hold_until", "breaker_until", "last_change_at")
+_INSTANCE = (
+    *("provider", "handle", "type", "region", "is_spot", "usd_per_hour"),
+    *("actor", "reason", "intended_at", "expires_at", "message"),
+)
+_INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at")
+_STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans")
+_PLAN = ("observed_version", "nodes", "target", "launches", "eta_s", "usd_per_hour_change", "created_at", "expires_at")
+_DECISION = ("ordinal", "at", "kind", "pool", "reason", "message", "key")
+
+
+def choice(kind: type[Choice], text: str) -> Choice:
+    """One of a closed set. Raises: InvalidInput that names them all."""
+    try:
+        return kind(text)
+    except ValueError:
+        known = ", ".join(str(member.value) for member in kind)
+        raise InvalidInput(f"{text[:80]!r} is no {kind.__name__}: {known}") from None
+
+
+def encode_actor(actor: Actor) -> pb.FleetActor:
+    """Actor -> message."""
+    return pb.FleetActor(name=actor.name, role=actor.role.value)
+
+
+def decode_actor(message: pb.FleetActor) -> Actor:
+    """Message -> actor. Raises: InvalidInput."""
+    return Actor(name=message.name, role=choice(Role, message.role))
+
+
+def encode_spec(spec: PoolSpec) -> pb.FleetPoolSpec:
+    """Pool spec -> message."""
+    return pb.FleetPoolSpec(
+        id=spec.id,
+        mode=spec.mode.value,
+        options_json=encode_json(spec.options),
+        **taken(spec, _SPEC + _SPEC_OPTIONAL),
+    )
+
+
+def decode_spec(message: pb.FleetPoolSpec) -> PoolSpec:
+    """Message -> pool spec. Raises: InvalidInput."""
+    return PoolSpec(
+        id=PoolId(message.id),
+        mode=choice(Mode, message.mode),
+        options=decode_json(message.options_json, what=f"the options of pool {message.id}"),
+        **taken(message, _SPEC),
+        **given(message, _SPEC_OPTIONAL),
+    )
+
+
+def encode_pool(pool: Pool) -> pb.FleetPool:
+    """Pool -> message."""
+    return pb.FleetPool(
+        spec=encode_spec(pool.spec),
+        nodes={state.value: nodes for state, nodes in pool.nodes.items()},
+        simulated=pool.simulated,
+        **taken(pool, _POOL + _POOL_OPTIONAL),
+    )
+
+
+def decode_pool(message: pb.FleetPool) -> Pool:
+    """Message -> pool."""
+    return Pool(
+        spec=decode_spec(message.spec),
+        nodes={choice(InstanceState, state): message.nodes[state] for state in sorted(message.nodes)},
+        simulated=tuple(message.simulated),
+        **taken(message, _POOL),
+        **given(message, _POOL_OPTIONAL),
+    )
+
+
+def encode_instance(instance: Instance) -> pb.FleetInstance:
+    """Instance -> message."""
+    return pb.FleetInstance(
+        id=instance.id,
+        pool=instance.pool,
+        state=instance.state.value,
+        **taken(instance, _INSTANCE + _INSTANCE_OPTIONAL),
+    )
+
+
+def decode_instance(message: pb.FleetInstance) -> Instance:
+    """Message -> instance."""
+    return Instance(
+        id=LaunchId(message.id),
+        pool=PoolId(message.pool),
+        state=choice(InstanceState, message.state),
+        **taken(message, _INSTANCE),
+        **given(message, _INSTANCE_OPTIONAL),
+    )
+
+
+def encode_status(status: FleetStatus) -> pb.FleetStatus:
+    """Status -> message."""
+    return pb.FleetStatus(
+        pools=[encode_pool(pool) for pool in status.pools],
+        kill=status.kill.value,
+        troubles=status.troubles,
+        last_sweep_at=status.last_sweep_at,
+        **taken(status, _STATUS),
+    )
+
+
+def decode_status(message: pb.FleetStatus) -> FleetStatus:
+    """Message -> status."""
+    return FleetStatus(
+        pools=tuple(decode_pool(pool) for pool in message.pools),
+        kill=choice(KillScope, message.kill),
+        troubles=tuple(message.troubles),
+        **taken(message, _STATUS),
+        **given(message, ("last_sweep_at",)),
+    )
+
+
+def encode_request(request: PlanRequest) -> pb.PlanChangeRequest:
+    """Plan request -> message."""
+    return pb.PlanChangeRequest(
+        pool=request.pool,
+        actor=encode_actor(request.actor),
+        reason=request.reason,
+        target=request.target,
+        retire=request.retire,
+        is_kill=request.is_kill,
+    )
+
+
+def decode_request(message: pb.PlanChangeRequest) -> PlanRequest:
+    """Message -> plan request. Raises: InvalidInput."""
+    return PlanRequest(
+        pool=PoolId(message.pool),
+        actor=decode_actor(message.actor),
+        reason=message.reason,
+        target=message.target if message.HasField("target") else None,
+        retire=tuple(LaunchId(launch) for launch in message.retire),
+        is_kill=message.is_kill,
+    )
+
+
+def encode_plan(plan: Plan) -> pb.FleetPlan:
+    """Plan -> message."""
+    return pb.FleetPlan(
+        id=plan.id,
+        request=encode_request(plan.request),
+        victims=plan.victims,
+        verdict=plan.verdict.value,
+        findings=[
+            pb.FleetFinding(code=finding.code, verdict=finding.verdict.value, message=finding.message)
+            for finding in plan.findings
+        ],
+        **taken(plan, _PLAN),
+    )
+
+
+def decode_plan(message: pb.FleetPlan) -> Plan:
+    """Message -> plan."""
+    return Plan(
+        id=PlanId(message.id),
+        request=decode_request(message.request),
+        victims=tuple(LaunchId(victim) for victim in message.victims),
+        verdict=choice(Verdict, message.verdict),
+        findings=tuple(
+            Finding(code=finding.code, verdict=choice(Verdict, finding.verdict), message=finding.message)
+            for finding in message.findings
+        ),
+        **taken(message, _PLAN),
+    )
+
+
+def encode_applied(applied: Applied) -> pb.AppliedPlan:
+    """Result of a plan -> message."""
+    return pb.AppliedPlan(
+        plan=applied.plan,
+        decision=applied.decision,
+        launched=applied.launched,
+        retired=applied.retired,
+        message=applied.message,
+    )
+
+
+def decode_applied(message: pb.AppliedPlan) -> Applied:
+    """Message -> result of a plan."""
+    return Applied(
+        plan=PlanId(message.plan),
+        decision=message.decision,
+        launched=tuple(LaunchId(launch) for launch in message.launched),
+        retired=tuple(LaunchId(launch) for launch in message.retired),
+        message=message.message,
+    )
+
+
+def encode_decision(decision: Decision) -> pb.FleetDecision:
+    """Entry of the journal -> message."""
+    return pb.FleetDecision(actor=encode_actor(decision.actor), **taken(decision, _DECISION))
+
+
+def decode_decision(message: pb.FleetDecision) -> Decision:
+    """Message -> entry of the journal."""
+    return Decision(actor=decode_actor(message.actor), **taken(message, _DECISION))

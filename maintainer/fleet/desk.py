@@ -1,0 +1,420 @@
+"""Where changes are asked for: plan, apply, hold, escalate, the kill switch, pool specs.
+
+A change is one transaction: the check that the pool is as it was planned for, the intents, the journal and the reply
+under the caller's key. What the intents mean is carried out later, by the actuator, however often the service dies in
+between.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    Finding,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    Pool,
+    PoolSpec,
+    Role,
+    Verdict,
+)
+from astraflow.contract.ids import PoolId
+from maintainer.fleet.fleet import Fleet
+from maintainer.fleet.guard import Proposal, is_replacement, judge, may_approve, verdict
+from maintainer.fleet.ledger import Changes, Ledger
+from maintainer.fleet.lifecycle import Sight, after
+from maintainer.fleet.planning import Shape, shape
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
+from maintainer.fleet.records import PoolRecord, Record, Reply, Switch
+
+KEPT_PLANS = 1000
+KEPT_CHANGES = 16
+MAX_HOLD_MINUTES = 60.0
+SEVERITIES = ("info", "warning", "critical")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """A request as the pool is at this moment."""
+
+    shape: Shape
+    findings: tuple[Finding, ...]
+    is_replacement: bool
+    """It counts as no change: what was lost comes back."""
+
+
+class Desk:
+    """One for the service. Every call is answered after what it changed is durable."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._plans: OrderedDict[PlanId, tuple[Plan, Quote]] = OrderedDict()
+        self._turn = asyncio.Lock()
+        """Held from the look for a reply until there is one: two calls under one key come one after the other."""
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        """What a request would do; nothing happens.
+
+        Raises: InvalidInput for an unknown pool or instance; a provider's errors when it cannot be asked for a price.
+        """
+        fleet = self._fleet
+        pool = fleet.pool(request.pool)
+        quote = await fleet.provider(pool.spec.provider).quote(self._launch(pool.spec))
+        pool = fleet.pool(request.pool)  # as it is after the wait
+        judged = self._judged(request, pool, quote)
+        shaped, findings = judged.shape, judged.findings
+        now = fleet.clock.wall()
+        plan = Plan(
+            id=PlanId(fleet.launch_ids.next(now)),
+            request=request,
+            observed_version=pool.version,
+            nodes=shaped.nodes,
+            target=shaped.target,
+            launches=shaped.launches,
+            victims=tuple(victim.id for victim in shaped.victims),
+            eta_s=self._eta_s(pool.spec, shaped, is_kill=request.is_kill),
+            usd_per_hour_change=_usd_change(shaped, quote),
+            verdict=verdict(findings),
+            findings=findings,
+            created_at=now,
+            expires_at=now + fleet.config.times.plan_s,
+        )
+        self._plans[plan.id] = (plan, quote)
+        while len(self._plans) > KEPT_PLANS:
+            self._plans.popitem(last=False)
+        return plan
+
+    async def apply(self, plan_id: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
+        """Write down what the plan says, for the actuator to carry out.
+
+        Raises: NotPermitted with what the guard says; Conflict when the pool has changed since, the plan expired or is
+        not known (any more), or the key was used for something else.
+        """
+        async with self._turn:
+            asked = _hash("apply", plan_id)
+            known = await self._reply(key, asked)
+            if known is not None:
+                return _applied(known)
+            return await self._apply(*self._plan(plan_id), key=key, asked=asked, approver=approver)
+
+    async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
+        """Make a pool, or change its spec. Raises: NotPermitted, Conflict, InvalidInput."""
+        _needs(actor, Role.ADMIN, "changing a pool's spec")
+        _check_reason(reason)
+        self._fleet.provider(spec.provider)
+        asked = _hash("put_pool", asdict(spec), observed_version)
+        async with self._turn:
+            if await self._reply(key, asked) is None:
+                await self._put_pool(spec, observed_version, actor=actor, reason=reason, key=key, asked=asked)
+        return self._fleet.view(self._fleet.pool(spec.id))
+
+    async def hold(self, pool_id: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Take no node away for so long; 0 ends it. Raises: InvalidInput for more than an hour."""
+        if not 0 <= minutes <= MAX_HOLD_MINUTES:
+            raise InvalidInput(f"a hold lasts up to {MAX_HOLD_MINUTES:g} minutes, not {minutes:g}: hold again later")
+
+        def changes(pool: PoolRecord) -> PoolRecord:
+            until = self._fleet.clock.wall() + 60 * minutes if minutes else None
+            return replace(pool, version=pool.version + 1, hold_until=until, hold_reason=reason if minutes else "")
+
+        what = f"no node of pool {pool_id} is taken away for {minutes:g} minutes" if minutes else f"{pool_id} is free"
+        return await self._noted("hold", what, actor, key, reason, pool=pool_id, of_pool=changes)
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Tell people something. Raises: InvalidInput for an unknown severity."""
+        if severity not in SEVERITIES:
+            raise InvalidInput(f"{severity[:40]!r} is no severity: {', '.join(SEVERITIES)}")
+        return await self._noted("escalate", f"{severity}: {reason}", actor, key, reason)
+
+    async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Stop agents, or everybody; anybody may, and only an admin lets more happen again. Raises: NotPermitted."""
+        order = list(KillScope)
+        if order.index(scope) < order.index(self._fleet.ledger.switch.scope):
+            _needs(actor, Role.ADMIN, "turning the kill switch back")
+        what = {
+            KillScope.NONE: "the kill switch is off",
+            KillScope.AGENTS: "agents change nothing any more",
+            KillScope.ALL: "nothing is launched or retired any more",
+        }[scope]
+        switch = Switch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
+        return await self._noted("kill_switch", what, actor, key, reason, switch=switch)
+
+    async def _apply(self, plan: Plan, quote: Quote, *, key: str, asked: str, approver: Actor | None) -> Applied:
+
+        def decide(ledger: Ledger) -> tuple[Changes, Applied | NotPermitted]:
+            pool = self._fleet.pool(plan.request.pool)
+            if pool.version != plan.observed_version:
+                raise Conflict(
+                    f"pool {pool.spec.id} has changed since plan {plan.id} was made (version {pool.version}, "
+                    f"planned for {plan.observed_version}): plan again"
+                )
+            judged = self._judged(plan.request, pool, quote)
+            objection = _objection(plan, judged.findings, approver)
+            if objection:
+                return self._refusal(plan, objection, key), NotPermitted(objection)
+            return self._application(plan, pool, judged, quote, key=key, asked=asked, approver=approver)
+
+        result = await self._fleet.ledger.change(decide)
+        if isinstance(result, NotPermitted):
+            raise result
+        return result
+
+    async def _put_pool(
+        self, spec: PoolSpec, observed_version: int, *, actor: Actor, reason: str, key: str, asked: str
+    ) -> None:
+
+        def decide(ledger: Ledger) -> tuple[Changes, None]:
+            known = ledger.pools.get(spec.id)
+            version = known.version if known is not None else 0
+            if version != observed_version:
+                raise Conflict(f"pool {spec.id} has version {version}, not {observed_version}: read it again")
+            target = spec.min_nodes if known is None else min(max(known.target, spec.min_nodes), spec.max_nodes)
+            pool = (
+                PoolRecord(spec=spec, version=1, target=target)
+                if known is None
+                else replace(known, spec=spec, version=version + 1, target=target)
+            )
+            made = "made" if known is None else "changed"
+            message = f"pool {spec.id} {made}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
+            decision = self._fleet.decision("spec", pool=spec.id, actor=actor, reason=reason, message=message, key=key)
+            return Changes(pools=(pool,), decisions=(decision,), reply=self._kept(key, asked, {})), None
+
+        await self._fleet.ledger.change(decide)
+
+    async def price(self, spec: PoolSpec) -> float:
+        """US dollars an hour of one more machine of a pool. Raises: a provider's errors."""
+        return (await self._fleet.provider(spec.provider).quote(self._launch(spec))).usd_per_hour
+
+    def _plan(self, plan_id: PlanId) -> tuple[Plan, Quote]:
+        now = self._fleet.clock.wall()
+        if plan_id not in self._plans or self._plans[plan_id][0].expires_at < now:
+            raise Conflict(f"plan {plan_id} is not known, or not any more: plan again and apply within 5 minutes")
+        return self._plans[plan_id]
+
+    def _judged(self, request: PlanRequest, pool: PoolRecord, quote: Quote) -> _Judged:
+        advice = self._fleet.observation.advice(pool.spec.id)
+        shaped = shape(
+            request,
+            self._fleet.instances(pool.spec.id),
+            first=advice.victims if advice is not None else (),
+            speeds=self._fleet.observation.speeds(),
+        )
+        proposal = Proposal(
+            actor=request.actor,
+            target=shaped.target,
+            launches=shaped.launches,
+            victims=shaped.victims,
+            usd_per_hour_change=_usd_change(shaped, quote),
+            is_kill=request.is_kill,
+        )
+        situation = self._fleet.situation(pool)
+        return _Judged(
+            shape=shaped,
+            findings=judge(situation, proposal, self._fleet.limits),
+            is_replacement=is_replacement(situation, proposal),
+        )
+
+    def _eta_s(self, spec: PoolSpec, shaped: Shape, *, is_kill: bool) -> float:
+        up_s = self._fleet.launch_delay_s(spec) if shaped.launches else 0.0
+        return max(up_s, spec.drain_s if shaped.victims and not is_kill else 0.0)
+
+    def _refusal(self, plan: Plan, objection: str, key: str) -> Changes:
+        request = plan.request
+        decision = self._fleet.decision(
+            "refuse", pool=request.pool, actor=request.actor, reason=request.reason, message=objection, key=key
+        )
+        return Changes(decisions=(decision,))
+
+    def _application(
+        self,
+        plan: Plan,
+        pool: PoolRecord,
+        judged: _Judged,
+        quote: Quote,
+        *,
+        key: str,
+        asked: str,
+        approver: Actor | None,
+    ) -> tuple[Changes, Applied]:
+        shaped, now = judged.shape, self._fleet.clock.wall()
+        launched = [self._intent(pool.spec, plan.request, quote) for _ in range(shaped.launches)]
+        order = Sight.RETIRE if plan.request.is_kill else Sight.DRAIN
+        leaving = [self._ordered(victim, order, plan.request) for victim in shaped.victims]
+        message = _sentence(plan, shaped, approver)
+        decision = self._fleet.decision(
+            "apply",
+            pool=pool.spec.id,
+            actor=plan.request.actor,
+            reason=plan.request.reason,
+            message=message,
+            key=key,
+        )
+        applied = Applied(
+            plan=plan.id,
+            decision=decision.ordinal,
+            launched=tuple(record.id for record in launched),
+            retired=tuple(record.id for record in leaving),
+            message=message,
+        )
+        changed = replace(
+            pool,
+            version=pool.version + 1,
+            target=shaped.target,
+            changed_at=pool.changed_at if judged.is_replacement else (*pool.changed_at, now)[-KEPT_CHANGES:],
+        )
+        reply = self._kept(key, asked, asdict(applied))
+        return Changes(pools=(changed,), records=(*launched, *leaving), decisions=(decision,), reply=reply), applied
+
+    def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> Record:
+        now = self._fleet.clock.wall()
+        launch = self._launch(spec)
+        instance = Instance(
+            id=self._fleet.launch_ids.next(now),
+            pool=spec.id,
+            state=InstanceState.INTENDED,
+            provider=spec.provider,
+            type=spec.type,
+            region=spec.region,
+            is_spot=spec.is_spot,
+            usd_per_hour=quote.usd_per_hour,
+            actor=request.actor.name,
+            reason=request.reason,
+            intended_at=now,
+            expires_at=launch.tags.expires_at,
+        )
+        return Record(instance=instance, launch=launch)
+
+    def _ordered(self, victim: Instance, order: Sight, request: PlanRequest) -> Record:
+        now, state = self._fleet.clock.wall(), after(victim.state, order)
+        times = {"draining_at": now} if state is InstanceState.DRAINING else {"retiring_at": now}
+        instance = replace(victim, state=state, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
+        return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
+
+    def _launch(self, spec: PoolSpec) -> LaunchSpec:
+        fleet = self._fleet
+        tags = Tags(
+            cluster=fleet.config.cluster,
+            pool=spec.id,
+            run=fleet.run,
+            expires_at=fleet.clock.wall() + fleet.config.times.expires_s,
+        )
+        node = NodePlan(
+            dataflow=fleet.join_address,
+            engine=spec.engine,
+            capacity=spec.capacity,
+            dead_man_s=fleet.config.times.dead_man_s,
+        )
+        return LaunchSpec(
+            tags=tags,
+            node=node,
+            type=spec.type,
+            region=spec.region,
+            is_spot=spec.is_spot,
+            options=spec.options,
+        )
+
+    async def _noted(
+        self,
+        kind: str,
+        message: str,
+        actor: Actor,
+        key: str,
+        reason: str,
+        *,
+        pool: PoolId | None = None,
+        of_pool: Callable[[PoolRecord], PoolRecord] | None = None,
+        switch: Switch | None = None,
+    ) -> Decision:
+        """A change that is little more than its entry in the journal."""
+        _check_reason(reason)
+        asked = _hash(kind, message, actor.name)
+
+        def decide(ledger: Ledger) -> tuple[Changes, Decision]:
+            decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
+            pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
+            reply = self._kept(key, asked, asdict(decision) | {"actor": None})
+            return Changes(pools=pools, switch=switch, decisions=(decision,), reply=reply), decision
+
+        async with self._turn:
+            known = await self._reply(key, asked)
+            if known is not None:
+                return Decision(**known | {"actor": actor})
+            return await self._fleet.ledger.change(decide)
+
+    async def _reply(self, key: str, asked: str) -> dict[str, Any] | None:
+        """What was answered under this key. Raises: Conflict when that was to something else."""
+        if not 1 <= len(key) <= 128 or not key.isprintable():
+            raise InvalidInput("a change needs an idempotency key of 1 to 128 printable characters")
+        known = await self._fleet.ledger.reply(key)
+        if known is None:
+            return None
+        if known.asked != asked:
+            raise Conflict(f"the idempotency key {key!r} was used for another change: take a new one for each change")
+        return dict(json.loads(known.reply_json))
+
+    def _kept(self, key: str, asked: str, said: dict[str, Any]) -> Reply:
+        return Reply(key=key, asked=asked, reply_json=json.dumps(said), at=self._fleet.clock.wall())
+
+
+def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
+    """Why the plan may not be applied; empty when it may."""
+    said = verdict(findings)
+    hardest = "; ".join(finding.message for finding in findings if finding.verdict is said)
+    if said is Verdict.REFUSED:
+        return hardest
+    if said is Verdict.NEEDS_APPROVAL and approver is None:
+        return f"not pre-approved, do not retry: {hardest}"
+    if said is Verdict.NEEDS_APPROVAL and approver is not None and not may_approve(plan.request.actor, approver):
+        return (
+            f"{approver.name} ({approver.role.value}) may not approve what {plan.request.actor.name} plans: {hardest}"
+        )
+    return ""
+
+
+def _sentence(plan: Plan, shaped: Shape, approver: Actor | None) -> str:
+    parts = [f"from {shaped.nodes} to {shaped.target} nodes"]
+    parts += [f"{shaped.launches} launched"] if shaped.launches else []
+    parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
+    parts += [f"approved by {approver.name}"] if approver is not None and plan.needs_approval else []
+    return ", ".join(parts)
+
+
+def _usd_change(shaped: Shape, quote: Quote) -> float:
+    return shaped.launches * quote.usd_per_hour - sum(victim.usd_per_hour for victim in shaped.victims)
+
+
+def _applied(said: dict[str, Any]) -> Applied:
+    return Applied(
+        plan=PlanId(said["plan"]),
+        decision=said["decision"],
+        launched=tuple(LaunchId(launch) for launch in said["launched"]),
+        retired=tuple(LaunchId(launch) for launch in said["retired"]),
+        message=said["message"],
+    )
+
+
+def _hash(*said: Any) -> str:
+    return hashlib.blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip() or len(reason) > 2000:
+        raise InvalidInput("a change needs a reason of at most 2000 characters: the journal keeps it")
+
+
+def _needs(actor: Actor, role: Role, what: str) -> None:
+    if actor.role is not role:
+        raise NotPermitted(f"{what} is for the role {role.value}; {actor.name} has {actor.role.value}")

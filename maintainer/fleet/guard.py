@@ -1,0 +1,216 @@
+"""What may be done to a pool: a pure function of what is known and what is proposed, the same for whoever asks.
+
+It knows nothing of models, prompts or pages; what it finds depends on numbers, states and the actor's role alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, PoolSpec, Role, Verdict
+from maintainer.fleet.lifecycle import ALIVE, COUNTED
+
+PEOPLE = (Role.OPERATOR, Role.ADMIN)
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The envelope."""
+
+    envelope_nodes: int = 2
+    """A target may differ from the rule's by so many nodes,"""
+    envelope_share: float = 0.25
+    """or by this share of it, whichever is more."""
+    changes_per_hour: int = 4
+    """Applied plans of one pool within an hour."""
+    stale_after_s: float = 90.0
+    """An older report is no ground for taking a node away."""
+    usd_per_hour_max: float | None = None
+    """Of all pools together."""
+    usd_per_day_max: float | None = None
+    """Of all pools together, of a day in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All that the guard knows of a pool."""
+
+    now: float
+    spec: PoolSpec
+    instances: tuple[Instance, ...]
+    """Of the pool, those that are gone left out."""
+    target: int
+    """By the last plan that was applied."""
+    rule_target: int | None
+    report_age_s: float | None
+    """None while dataflow has not been heard."""
+    changed_at: tuple[float, ...]
+    """Unix seconds of the latest applied plans, oldest first."""
+    cool_down_s: float
+    hold_until: float | None
+    breaker_until: float | None
+    kill: KillScope
+    usd_per_hour: float
+    usd_today: float
+    fleet_usd_per_hour: float
+    fleet_usd_today: float
+
+    @property
+    def size(self) -> int:
+        """Nodes that are there or ordered."""
+        return sum(1 for instance in self.instances if instance.state in COUNTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What somebody wants to do."""
+
+    actor: Actor
+    target: int
+    launches: int
+    victims: tuple[Instance, ...]
+    usd_per_hour_change: float
+    is_kill: bool = False
+
+
+def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Finding, ...]:
+    """Everything that speaks against it; empty when nothing does."""
+    return (
+        *_switches(situation, proposal),
+        *_scope(situation, proposal),
+        *_bounds(situation, proposal),
+        *_budgets(situation, proposal, limits),
+        *_pace(situation, proposal, limits),
+        *_departures(situation, proposal, limits),
+        *_envelope(situation, proposal, limits),
+    )
+
+
+def verdict(findings: tuple[Finding, ...]) -> Verdict:
+    """The hardest of the findings."""
+    found = {finding.verdict for finding in findings}
+    return next((hard for hard in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if hard in found), Verdict.ALLOWED)
+
+
+def may_approve(planner: Actor, approver: Actor) -> bool:
+    """Whether `approver` may agree to what `planner` planned outside the envelope: nobody agrees to their own plan but
+    an admin, and models and the rule agree to nothing."""
+    if approver.role is Role.ADMIN:
+        return True
+    return approver.role is Role.OPERATOR and planner.role not in PEOPLE
+
+
+def is_replacement(situation: Situation, proposal: Proposal) -> bool:
+    """Whether it only brings back what the pool was to have already: lost nodes wait for no cool-down."""
+    return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
+
+
+def _switches(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+    role, mode = proposal.actor.role, situation.spec.mode
+    if situation.kill is KillScope.ALL:
+        yield _refused("kill_switch", "the kill switch is on for everybody: an admin turns it off")
+    if situation.kill is KillScope.AGENTS and role is Role.AGENT:
+        yield _refused("kill_switch", "the kill switch is on for agents: do not try again until a person turns it off")
+    if role in PEOPLE:
+        return
+    if mode is Mode.OFF:
+        yield _refused("mode", f"pool {situation.spec.id} is off: only people change it")
+    is_free = mode is Mode.ON or (mode is Mode.UP_ONLY and not proposal.victims)
+    if mode is not Mode.OFF and not is_free:
+        yield _unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}: a person approves this")
+
+
+def _scope(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+    own = {instance.id for instance in situation.instances if instance.state in ALIVE}
+    strangers = [victim.id for victim in proposal.victims if victim.id not in own]
+    if strangers:
+        yield _refused("scope", f"{strangers[0]} is no living instance of pool {situation.spec.id}")
+    if proposal.is_kill and proposal.actor.role is not Role.ADMIN:
+        yield _refused("kill", "ending nodes without a drain is for admins: plan without it")
+
+
+def _bounds(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+    spec = situation.spec
+    if proposal.target > spec.max_nodes and proposal.target >= situation.size:  # on the way back in it may pass
+        yield _refused("max_nodes", f"{proposal.target} nodes are more than the {spec.max_nodes} allowed")
+    if proposal.target < spec.min_nodes and proposal.target <= situation.size:
+        yield _refused("min_nodes", f"{proposal.target} nodes are fewer than the {spec.min_nodes} that are to stay")
+    if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
+        left_s = situation.breaker_until - situation.now
+        yield _refused("breaker", f"launches failed lately: the next is tried in {left_s:.0f} s, or in another pool")
+
+
+def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+    if proposal.usd_per_hour_change <= 0:
+        return
+    spec, change = situation.spec, proposal.usd_per_hour_change
+    rates = (
+        ("usd_per_hour", situation.usd_per_hour + change, spec.usd_per_hour_max),
+        ("fleet_usd_per_hour", situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
+    )
+    for code, usd, most in rates:
+        if most is not None and usd > most + 1e-9:
+            yield _refused(code, f"it would cost {usd:.2f} $/h, and {most:.2f} are allowed")
+    # What a day may cost is bound by what it has cost and what the next hour would.
+    days = (
+        ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
+        (
+            "fleet_usd_per_day",
+            situation.fleet_usd_today + situation.fleet_usd_per_hour + change,
+            limits.usd_per_day_max,
+        ),
+    )
+    for code, usd, most in days:
+        if most is not None and usd > most + 1e-9:
+            yield _refused(code, f"with the next hour today would cost {usd:.2f} $, and {most:.2f} are allowed")
+
+
+def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+    """People may be in a hurry, and an admin agrees; everybody else waits."""
+    if is_replacement(situation, proposal):
+        return
+    found = _unapproved if proposal.actor.role in PEOPLE else _refused
+    lately = [at for at in situation.changed_at if situation.now - at < HOUR_S]
+    if len(lately) >= limits.changes_per_hour:
+        left_s = HOUR_S - (situation.now - lately[-limits.changes_per_hour])
+        yield found("rate", f"{len(lately)} plans were applied within the hour: the next may in {left_s:.0f} s")
+    if lately and situation.now - lately[-1] < situation.cool_down_s:
+        left_s = situation.cool_down_s - (situation.now - lately[-1])
+        yield found("cool_down", f"the last change has not taken effect yet: wait {left_s:.0f} s")
+
+
+def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+    if not proposal.victims:
+        return
+    if situation.hold_until is not None and situation.now < situation.hold_until:
+        left_s = situation.hold_until - situation.now
+        yield _refused("hold", f"no node is taken away for another {left_s:.0f} s: somebody holds the pool")
+    ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
+    leaving = {victim.id for victim in proposal.victims}
+    is_last = bool(ready) and ready <= leaving
+    if is_last and not proposal.is_kill:
+        yield _refused("last_ready", "it would take the last node that works")
+    age_s = situation.report_age_s
+    if proposal.actor.role not in PEOPLE and (age_s is None or age_s > limits.stale_after_s):
+        heard = "nothing was heard" if age_s is None else f"the last report is {age_s:.0f} s old"
+        yield _refused("stale", f"no node goes while dataflow is not heard ({heard})")
+
+
+def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+    if is_replacement(situation, proposal):
+        return
+    rule = situation.rule_target if situation.rule_target is not None else situation.size
+    room = max(limits.envelope_nodes, limits.envelope_share * rule)
+    if abs(proposal.target - rule) > room:
+        whose = "the rule's" if situation.rule_target is not None else "today's size (the rule says nothing) of"
+        message = f"a target of {proposal.target} is more than {room:g} nodes from {whose} {rule}: a person approves it"
+        yield _unapproved("envelope", message)
+
+
+def _refused(code: str, message: str) -> Finding:
+    return Finding(code=code, verdict=Verdict.REFUSED, message=message)
+
+
+def _unapproved(code: str, message: str) -> Finding:
+    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message)

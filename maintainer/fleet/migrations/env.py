@@ -1,0 +1,13 @@
+"""Alembic's entry: migrates the connection it is handed by `astraflow.runtime.database`."""
+
+from alembic import context
+from sqlmodel import SQLModel
+
+from maintainer.fleet import tables
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=SQLModel.metadata, render_as_batch=True)
+with context.begin_transaction():
+    context.run_migrations()
+
+__all__ = ["tables"]

@@ -1,0 +1,113 @@
+"""The fleet plane's calls: decode, ask the desk or the ledger, encode. Nothing is decided here."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from astraflow.access import callers
+from astraflow.access.callers import current_caller
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, Role
+from astraflow.contract.ids import PoolId
+from astraflow.wire.codec_fleet import (
+    choice,
+    decode_actor,
+    decode_request,
+    decode_spec,
+    encode_applied,
+    encode_decision,
+    encode_instance,
+    encode_plan,
+    encode_pool,
+    encode_status,
+)
+from astraflow.wire.pb import fleet_plane_pb2 as pb
+from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
+from maintainer.fleet.desk import Desk
+from maintainer.fleet.ledger import Ledger
+from maintainer.fleet.providers.base import Invalid, ProviderError
+
+MAX_PAGE = 1000
+
+
+class FleetPlaneServicer(Base):
+    """One for the service. on_change: called after each change, so that what it intends is carried out at once."""
+
+    def __init__(
+        self, desk: Desk, ledger: Ledger, status: Callable[[], FleetStatus], on_change: Callable[[], None]
+    ) -> None:
+        self._desk = desk
+        self._ledger = ledger
+        self._status = status
+        self._on_change = on_change
+
+    async def GetFleet(self, request: pb.GetFleetRequest, context: Any) -> pb.FleetStatus:  # noqa: N802 (the service's name)
+        return encode_status(self._status())
+
+    async def PutPool(self, request: pb.PutPoolRequest, context: Any) -> pb.FleetPool:  # noqa: N802 (the service's name)
+        pool = await self._desk.put_pool(
+            decode_spec(request.spec), observed_version=request.observed_version, **_mutation(request.mutation)
+        )
+        self._on_change()
+        return encode_pool(pool)
+
+    async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:  # noqa: N802 (the service's name)
+        try:
+            asked = decode_request(request)
+            return encode_plan(await self._desk.plan(replace(asked, actor=_own(asked.actor))))
+        except Invalid as problem:
+            raise InvalidInput(str(problem)) from problem
+        except ProviderError as problem:
+            raise Unavailable(f"the provider cannot tell a price now: {problem}") from problem
+
+    async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
+        approver = _own(decode_actor(request.approver)) if request.HasField("approver") else None
+        applied = await self._desk.apply(PlanId(request.plan), key=request.idempotency_key, approver=approver)
+        self._on_change()
+        return encode_applied(applied)
+
+    async def HoldPool(self, request: pb.HoldPoolRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        decision = await self._desk.hold(PoolId(request.pool), minutes=request.minutes, **_mutation(request.mutation))
+        return encode_decision(decision)
+
+    async def Escalate(self, request: pb.EscalateRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        return encode_decision(await self._desk.escalate(request.severity, **_mutation(request.mutation)))
+
+    async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        scope = choice(KillScope, request.scope)
+        return encode_decision(await self._desk.kill_switch(scope, **_mutation(request.mutation)))
+
+    async def Instances(self, request: pb.InstancesRequest, context: Any) -> pb.InstancesReply:  # noqa: N802 (the service's name)
+        records, has_older = await self._ledger.instances(
+            pool=request.pool, with_gone=request.with_gone, before=request.before, limit=_page(request.limit)
+        )
+        return pb.InstancesReply(
+            instances=[encode_instance(record.instance) for record in records], has_older=has_older
+        )
+
+    async def Decisions(self, request: pb.DecisionsRequest, context: Any) -> pb.DecisionsReply:  # noqa: N802 (the service's name)
+        before = request.before if request.HasField("before") else None
+        decisions, has_older = await self._ledger.decisions(
+            pool=request.pool, before=before, limit=_page(request.limit)
+        )
+        return pb.DecisionsReply(decisions=[encode_decision(decision) for decision in decisions], has_older=has_older)
+
+
+def _mutation(message: pb.FleetMutation) -> dict[str, Any]:
+    actor: Actor = decode_actor(message.actor)
+    return {"actor": _own(actor), "key": message.idempotency_key, "reason": message.reason}
+
+
+def _own(claimed: Actor) -> Actor:
+    """Who holds the credential, whatever a request says; only the run token speaks for others."""
+    caller = current_caller()
+    if caller.role is callers.Role.ADMIN:
+        return claimed
+    role = Role.OPERATOR if caller.role is callers.Role.OPERATOR else Role.AGENT
+    return Actor(name=f"{caller.role.value} {caller.name}", role=role)
+
+
+def _page(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise InvalidInput(f"a page has 1 to {MAX_PAGE} entries, not {limit}")
+    return limit

@@ -1,0 +1,106 @@
+"""The ledger's tables. Times are Unix seconds."""
+
+from sqlmodel import Field, SQLModel
+
+
+class PoolRow(SQLModel, table=True):
+    """One pool: its spec, and where it stands."""
+
+    __tablename__ = "fleet_pools"
+
+    id: str = Field(primary_key=True)
+    spec_json: str
+    version: int
+    target: int
+    hold_until: float | None = None
+    hold_reason: str = ""
+    failures: int = 0
+    """Launches that failed since one worked."""
+    breaker_until: float | None = None
+    changed_at_json: str = "[]"
+    """When the latest plans were applied."""
+
+
+class InstanceRow(SQLModel, table=True):
+    """One launch, from the intent on. Rows stay."""
+
+    __tablename__ = "fleet_instances"
+
+    id: str = Field(primary_key=True)
+    pool: str = Field(index=True)
+    state: str = Field(index=True)
+    provider: str
+    handle: str
+    launch_json: str
+    """What is asked of the provider, the same at every try."""
+    type: str
+    region: str
+    is_spot: bool
+    usd_per_hour: float
+    actor: str
+    reason: str
+    intended_at: float
+    expires_at: float
+    launched_at: float | None = None
+    ready_at: float | None = None
+    draining_at: float | None = None
+    retiring_at: float | None = None
+    gone_at: float | None = Field(default=None, index=True)
+    message: str
+    tries: int
+    """Of what is to be done now."""
+    next_try_at: float
+    missed: int
+    """Lists in a row that it was not in."""
+    is_told: bool
+    """Dataflow was asked to drain its node."""
+
+
+class DecisionRow(SQLModel, table=True):
+    """One entry of the journal. Rows are only added."""
+
+    __tablename__ = "fleet_decisions"
+
+    ordinal: int = Field(primary_key=True)
+    at: float
+    kind: str
+    pool: str = Field(index=True)
+    actor: str
+    role: str
+    reason: str
+    message: str
+    key: str
+
+
+class ReplyRow(SQLModel, table=True):
+    """What a change was answered with: the same key is answered with it again."""
+
+    __tablename__ = "fleet_replies"
+
+    key: str = Field(primary_key=True)
+    asked: str
+    """Hash of what was asked for under the key."""
+    reply_json: str
+    at: float
+
+
+class OrphanRow(SQLModel, table=True):
+    """An instance with the cluster's tag that no living launch stands for."""
+
+    __tablename__ = "fleet_orphans"
+
+    provider: str = Field(primary_key=True)
+    handle: str = Field(primary_key=True)
+    launch_id: str
+    seen_at: float
+    """First."""
+
+
+class SwitchRow(SQLModel, table=True):
+    """The kill switch."""
+
+    __tablename__ = "fleet_switch"
+
+    id: int = Field(primary_key=True)
+    scope: str
+    reason: str

@@ -1,0 +1,172 @@
+"""A cloud in memory, in virtual time: what several provider objects share, as unreliable as a test wants it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from astraflow.runtime.clock import Clock
+from maintainer.fleet.providers.base import (
+    Capabilities,
+    Handle,
+    Instance,
+    Invalid,
+    LaunchSpec,
+    ProviderError,
+    Quote,
+    Retired,
+    State,
+    fingerprint,
+)
+
+KIND = "cloud"
+TYPES = {"small": 1.0, "large": 4.0}
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """One instance, as the cloud has it."""
+
+    instance: Instance
+    fingerprint: str
+    gone_at: float | None = None
+
+
+class Cloud:
+    """The world behind the providers.
+
+    boot_s: from PENDING to RUNNING. end_s: from being asked to end to its end. lag_s: what was launched is listed, and
+    found under its launch id, only then: two launches of one id within it are two instances, unless `has_memory`.
+    """
+
+    def __init__(
+        self, clock: Clock, *, boot_s: float = 0.0, end_s: float = 0.0, lag_s: float = 0.0, has_memory: bool = True
+    ) -> None:
+        self.clock = clock
+        self.boot_s = boot_s
+        self.end_s = end_s
+        self.lag_s = lag_s
+        self.has_memory = has_memory
+        self.machines: dict[str, Machine] = {}
+        self.starts = 0
+        """Instances that were ever started."""
+
+    def find(self, launch_id: str, *, is_seen: bool = False) -> list[Machine]:
+        """Living machines of a launch; is_seen: only those that show."""
+        return [
+            machine
+            for machine in self.machines.values()
+            if machine.instance.handle.launch_id == launch_id
+            and self.state(machine) is not State.GONE
+            and (not is_seen or self.shows(machine))
+        ]
+
+    def alive(self) -> list[Machine]:
+        """All that cost money."""
+        return [machine for machine in self.machines.values() if self.state(machine) is not State.GONE]
+
+    def shows(self, machine: Machine) -> bool:
+        """Whether the cloud's own list has it already."""
+        return self.clock.wall() - machine.instance.created_at >= self.lag_s
+
+    def state(self, machine: Machine) -> State:
+        """Now."""
+        now = self.clock.wall()
+        if machine.gone_at is not None:
+            return State.GONE if now >= machine.gone_at else State.GOING
+        return State.RUNNING if now - machine.instance.created_at >= self.boot_s else State.PENDING
+
+    def start(self, spec: LaunchSpec, launch_id: str) -> Handle:
+        """Another machine, whatever there is already."""
+        self.starts += 1
+        handle = Handle(provider=KIND, id=f"i-{self.starts}", launch_id=launch_id)
+        instance = Instance(
+            handle=handle,
+            tags=spec.tags,
+            state=State.PENDING,
+            created_at=self.clock.wall(),
+            type=spec.type or "small",
+            region=spec.region,
+            is_spot=spec.is_spot,
+        )
+        self.machines[handle.id] = Machine(instance=instance, fingerprint=fingerprint(spec))
+        return handle
+
+    def end(self, machine: Machine, *, after_s: float) -> None:
+        """It is gone after so long."""
+        if machine.gone_at is None:
+            machine.gone_at = self.clock.wall() + after_s
+
+
+Fault = Callable[[str], None]
+"""Called with `launch before`, `launch after`, ...: may raise."""
+
+
+class CloudProvider:
+    """One provider object on a cloud."""
+
+    def __init__(self, cloud: Cloud, *, fault: Fault = lambda point: None) -> None:
+        self.cloud = cloud
+        self.fault = fault
+
+    async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
+        self.fault("launch before")
+        self._price(spec)
+        known = self.cloud.find(launch_id, is_seen=not self.cloud.has_memory)
+        if known and known[0].fingerprint != fingerprint(spec):
+            raise Invalid(f"launch {launch_id} was made with another spec")
+        handle = known[0].instance.handle if known else self.cloud.start(spec, launch_id)
+        self.fault("launch after")
+        return handle
+
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
+        self.fault("retire before")
+        doomed = [one for one in self.cloud.find(launch_id, is_seen=True) if one.instance.handle != keep]
+        for machine in doomed:
+            self.cloud.end(machine, after_s=self.cloud.end_s)
+        is_over = all(self.cloud.state(machine) is State.GONE for machine in doomed)
+        self.fault("retire after")
+        return Retired.GONE if is_over else Retired.GOING
+
+    async def list(self, cluster: str) -> tuple[Instance, ...]:
+        self.fault("list before")
+        found = tuple(
+            self._seen(machine)
+            for machine in self.cloud.machines.values()
+            if machine.instance.tags is not None
+            and machine.instance.tags.cluster == cluster
+            and self.cloud.shows(machine)
+        )
+        self.fault("list after")
+        return found
+
+    async def describe(self, handle: Handle) -> Instance:
+        machine = self.cloud.machines.get(handle.id)
+        return self._seen(machine) if machine else Instance(handle=handle, tags=None, state=State.GONE)
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(kind=KIND, has_spot=True, listing_lag_s=self.cloud.lag_s, launch_delay_s=60.0)
+
+    async def quote(self, spec: LaunchSpec) -> Quote:
+        price = self._price(spec) * (0.4 if spec.is_spot else 1.0)
+        return Quote(usd_per_hour=price, launch_delay_s=60.0, source="made up for tests")
+
+    async def close(self) -> None:
+        return None
+
+    def _price(self, spec: LaunchSpec) -> float:
+        if (spec.type or "small") not in TYPES:
+            raise Invalid(f"no type is called {spec.type!r}; known: {', '.join(TYPES)}")
+        return TYPES[spec.type or "small"]
+
+    def _seen(self, machine: Machine) -> Instance:
+        return replace(machine.instance, state=self.cloud.state(machine))
+
+
+def failing_once(error: type[ProviderError], point: str) -> Fault:
+    """Raises that error the first time the point is passed."""
+    left = [error(f"made up for a test at {point}")]
+
+    def fault(passed: str) -> None:
+        if passed == point and left:
+            raise left.pop()
+
+    return fault

@@ -1,0 +1,214 @@
+"""A fleet service's parts in virtual time, over a ledger in memory and a cloud in memory."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.pool import StaticPool
+from sqlmodel import SQLModel, create_engine
+
+from astraflow.contract.access import JoinToken
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
+from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.runtime.database import Database
+from maintainer.fleet.actuator import Actuator
+from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.desk import Desk
+from maintainer.fleet.fleet import Fleet
+from maintainer.fleet.follower import Follower
+from maintainer.fleet.launch_ids import LaunchIds
+from maintainer.fleet.ledger import Changes, Ledger
+from maintainer.fleet.observation import Advice, Observation
+from maintainer.fleet.providers.base import Provider
+from maintainer.fleet.reconciler import Reconciler
+from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.switch_file import SwitchFile
+from tests import make
+from tests.fakes.clock import ManualClock
+from tests.fakes.cloud import Cloud, CloudProvider
+
+POOL = PoolId("eu")
+START = 1_800_000_000.0
+
+ALICE = Actor(name="alice", role=Role.ADMIN)
+OTTO = Actor(name="otto", role=Role.OPERATOR)
+HAL = Actor(name="hal", role=Role.AGENT)
+
+
+def spec(**changes: Any) -> PoolSpec:
+    """A pool in which nothing is in the way."""
+    return replace(PoolSpec(id=POOL, provider="cloud", mode=Mode.ON, max_nodes=50, drain_s=30.0), **changes)
+
+
+def config(**changes: Any) -> FleetConfig:
+    """Without a cool-down, and with as many changes as a test wants, unless it says otherwise."""
+    values = {
+        "cluster": "tests",
+        "providers": {"cloud": {"kind": "local_process"}},
+        "envelope": {"nodes": 100, "changes_per_hour": 1000, "cool_down_s": 0.0},
+    }
+    return FleetConfig.parse(values | changes, where="")
+
+
+def memory_database() -> Database:
+    """Kept as long as the object."""
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    SQLModel.metadata.create_all(engine)
+    return Database(engine)
+
+
+class Run:
+    """A dataflow that follows the cloud: nodes of machines that run are ready; drained ones leave."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.drained: dict[str, str] = {}
+        """Node -> who asked."""
+        self.never_ready: set[str] = set()
+        self.lost: dict[str, float] = {}
+        """Name -> how long its beats have been missing."""
+        self.is_away = False
+        self.minted: dict[str, tuple[str, str, float]] = {}
+        """Role, pool and seconds of the latest token of each name."""
+        self.revoked: list[str] = []
+
+    async def watch_report(self) -> AsyncIterator[Report]:
+        yield self.report()
+
+    async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
+        self.drained[node.removesuffix(".1")] = actor
+        return "it drains"
+
+    async def mint_join_token(
+        self, role: str, *, pool: str = "", name: str = "", valid_s: float = 0.0, actor: str, reason: str
+    ) -> JoinToken:
+        self.minted[name] = (role, pool, valid_s)
+        return JoinToken(token=f"token of {name}", id="0", expires_at=2e9, port=1)
+
+    async def revoke_credential(self, role: str, name: str, *, actor: str, reason: str) -> str:
+        if name in self.revoked:
+            raise InvalidInput(f"{name} holds no credential")
+        self.revoked.append(name)
+        return "revoked"
+
+    def report(self) -> Report:
+        """The nodes of all machines that run."""
+        names = [
+            machine.instance.handle.launch_id
+            for machine in self.cloud.alive()
+            if self.cloud.state(machine).value == "running"
+        ]
+        nodes = tuple(self._node(name) for name in sorted(set(names)) if name not in self.drained)
+        return make.report(nodes=nodes)
+
+    def _node(self, name: str) -> NodeReport:
+        state = NodeState.JOINING if name in self.never_ready else NodeState.READY
+        node = make.node_report(f"{name}.1", state=NodeState.LOST if name in self.lost else state)
+        return replace(node, beat_age_s=self.lost.get(name, 0.1))
+
+
+class Parts:
+    """One life of the service: `again` begins the next on the same ledger and cloud."""
+
+    def __init__(
+        self,
+        *,
+        clock: ManualClock,
+        cloud: Cloud,
+        database: Database,
+        ledger: Ledger,
+        run: Run,
+        provider: Provider,
+        config: FleetConfig,
+        directory: Path,
+        seed: int,
+    ) -> None:
+        self.clock = clock
+        self.cloud = cloud
+        self.database = database
+        self.ledger = ledger
+        self.run = run
+        self.targets: dict[PoolId, Advice] = {}
+        self.fleet = Fleet(
+            config=config,
+            ledger=ledger,
+            providers={"cloud": provider},
+            observation=Observation(self._advice, clock=clock, fresh_s=90.0),
+            switch_file=SwitchFile(directory / "KILL"),
+            launch_ids=LaunchIds(random.Random(seed).getrandbits),
+            clock=clock,
+            run="run-1",
+            join_address="127.0.0.1:1",
+        )
+        self.desk = Desk(self.fleet)
+        self.actuator = Actuator(self.fleet, run)
+        self.reconciler = Reconciler(self.fleet)
+        self.follower = Follower(self.fleet, self.desk)
+        self._keys = 0
+
+    def _advice(self, _: Report) -> Mapping[PoolId, Advice]:
+        return dict(self.targets)
+
+    async def want(self, target: int, *, actor: Actor = ALICE, approver: Actor | None = ALICE) -> Applied:
+        """Plan and apply."""
+        plan = await self.desk.plan(PlanRequest(pool=POOL, actor=actor, reason="a test", target=target))
+        self._keys += 1
+        return await self.desk.apply(plan.id, key=f"key-{self._keys}-{plan.id}", approver=approver)
+
+    async def pass_time(self, duration_s: float, *, sweep_s: float = 60.0, tick_s: float = 5.0) -> None:
+        """The service's loops, one after the other."""
+        until = self.clock.wall() + duration_s
+        next_sweep = self.clock.wall()
+        while self.clock.wall() < until:
+            if not self.run.is_away:
+                self.fleet.observation.take(self.run.report())
+            await self.reconciler.observe()
+            await self.follower.follow()
+            await self.actuator.work()
+            if self.clock.wall() >= next_sweep:
+                await self.reconciler.sweep()
+                next_sweep += sweep_s
+            self.clock.advance(min(tick_s, until - self.clock.wall()))
+
+    def states(self) -> dict[str, int]:
+        """How many instances are in each state."""
+        view = self.fleet.view(self.fleet.pool(POOL))
+        return {state.value: number for state, number in view.nodes.items()}
+
+
+async def build(
+    tmp_path: Path,
+    *,
+    pool: PoolSpec | None = None,
+    cloud: Cloud | None = None,
+    database: Database | None = None,
+    clock: ManualClock | None = None,
+    provider: Callable[[Cloud], Provider] = CloudProvider,
+    run: Run | None = None,
+    seed: int = 0,
+    **changes: Any,
+) -> Parts:
+    """A service with one pool; on a given database and cloud, its next life."""
+    clock = clock or ManualClock(START)
+    cloud = cloud or Cloud(clock, boot_s=20.0, end_s=5.0)
+    database = database or memory_database()
+    ledger = await Ledger(database).load(now=clock.wall())
+    if POOL not in ledger.pools:
+        made = PoolRecord(spec=pool or spec(), version=1, target=0)
+        await ledger.change(lambda _: (Changes(pools=(made,)), None))
+    return Parts(
+        clock=clock,
+        cloud=cloud,
+        database=database,
+        ledger=ledger,
+        run=run or Run(cloud),
+        provider=provider(cloud),
+        config=config(**changes),
+        directory=tmp_path,
+        seed=seed,
+    )

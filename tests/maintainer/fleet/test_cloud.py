@@ -1,0 +1,43 @@
+"""The cloud of the tests keeps the port's promises: what is tested on it holds elsewhere."""
+
+import time
+
+import pytest
+
+from astraflow.runtime.clock import SystemClock
+from maintainer.fleet.providers.base import LaunchSpec, Provider, ProviderError, Retry, Unknown
+from tests.fakes.cloud import Cloud, CloudProvider, failing_once
+from tests.suites.provider import ProviderSuite, World
+
+
+class CloudWorld(World):
+    """Machines in memory."""
+
+    def __init__(self) -> None:
+        self.cloud = Cloud(SystemClock(), boot_s=0.02, end_s=0.02)
+
+    async def provider(self) -> Provider:
+        return CloudProvider(self.cloud)
+
+    async def lose(self, launch_id: str) -> None:
+        for machine in self.cloud.find(launch_id):
+            machine.gone_at = time.time()
+
+    async def failing(self, error: type[ProviderError]) -> Provider | None:
+        point = "launch after" if error in (Retry, Unknown) else "launch before"
+        return CloudProvider(self.cloud, fault=failing_once(error, point))
+
+    async def duplicate(self, launch_id: str) -> bool:
+        self.cloud.start(self.spec(), launch_id)
+        return True
+
+    def wrong_spec(self) -> LaunchSpec | None:
+        return self.spec(type="enormous")
+
+
+class TestCloud(ProviderSuite):
+    """The suite, in memory."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        return CloudWorld()

@@ -1,0 +1,242 @@
+"""Plans have no effect, apply has one, and every change is in the journal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PlanId, PlanRequest, Role, Verdict
+from astraflow.contract.ids import PoolId
+from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
+
+pytestmark = pytest.mark.anyio
+
+
+def request(
+    target: int | None = 3, *, actor: Actor = ALICE, retire: tuple[str, ...] = (), kill: bool = False
+) -> PlanRequest:
+    victims = tuple(LaunchId(name) for name in retire)
+    return PlanRequest(pool=POOL, actor=actor, reason="a test", target=target, retire=victims, is_kill=kill)
+
+
+async def test_a_plan_says_what_would_happen_and_nothing_does(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(3))
+    assert (plan.nodes, plan.target, plan.launches, plan.victims) == (0, 3, 3, ())
+    assert plan.usd_per_hour_change == 3.0
+    assert plan.eta_s == 60.0
+    assert plan.verdict is Verdict.ALLOWED
+    assert plan.expires_at == plan.created_at + 300
+    await parts.actuator.work()
+    assert parts.cloud.starts == 0
+    assert parts.states() == {}
+
+
+async def test_what_is_applied_is_written_down_before_anything_is_launched(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    applied = await parts.want(3)
+    assert parts.states() == {"intended": 3}
+    assert parts.cloud.starts == 0
+    again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
+    assert again.states() == {"intended": 3}
+    await again.actuator.work()
+    assert parts.cloud.starts == 3
+    assert set(applied.launched) == {machine.instance.handle.launch_id for machine in parts.cloud.alive()}
+
+
+async def test_a_replay_is_answered_as_the_first_time_also_by_the_next_life(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(3))
+    first = await parts.desk.apply(plan.id, key="k")
+    assert await parts.desk.apply(plan.id, key="k") == first
+    again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
+    assert await again.desk.apply(plan.id, key="k") == first
+    assert again.states() == {"intended": 3}
+
+
+async def test_a_key_stands_for_one_change(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    one, other = await parts.desk.plan(request(1)), await parts.desk.plan(request(2))
+    await parts.desk.apply(one.id, key="k")
+    with pytest.raises(Conflict, match="another change"):
+        await parts.desk.apply(other.id, key="k")
+    with pytest.raises(InvalidInput, match="idempotency key"):
+        await parts.desk.apply(other.id, key="")
+
+
+async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    one, other = await parts.desk.plan(request(1)), await parts.desk.plan(request(2))
+    await parts.desk.apply(one.id, key="one")
+    with pytest.raises(Conflict, match="plan again"):
+        await parts.desk.apply(other.id, key="other")
+
+
+async def test_a_plan_expires(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(1))
+    parts.clock.advance(301.0)
+    with pytest.raises(Conflict, match="not any more"):
+        await parts.desk.apply(plan.id, key="k")
+    with pytest.raises(Conflict, match="not known"):
+        await parts.desk.apply(PlanId("nobody"), key="l")
+
+
+async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(1, actor=HAL))
+    await parts.desk.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
+    with pytest.raises(NotPermitted, match="kill switch"):
+        await parts.desk.apply(plan.id, key="k")
+    assert parts.states() == {}
+    newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
+    assert (newest.kind, newest.actor) == ("refuse", HAL)
+
+
+async def test_what_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(mode=Mode.ADVISE))
+    plan = await parts.desk.plan(request(2, actor=HAL))
+    assert plan.needs_approval
+    with pytest.raises(NotPermitted, match="do not retry"):
+        await parts.desk.apply(plan.id, key="k")
+    with pytest.raises(NotPermitted, match="may not approve"):
+        await parts.desk.apply(plan.id, key="k", approver=HAL)
+    applied = await parts.desk.apply(plan.id, key="k", approver=OTTO)
+    assert "approved by otto" in applied.message
+
+
+async def test_those_that_do_not_work_yet_go_first(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(60.0)
+    await parts.want(4)
+    fresh = {record.id for record in parts.ledger.alive() if record.instance.state is InstanceState.INTENDED}
+    plan = await parts.desk.plan(request(2))
+    assert set(plan.victims) == fresh
+
+
+async def test_nodes_drain_before_they_are_retired(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    plan = await parts.desk.plan(request(2))
+    assert plan.eta_s == 30.0
+    await parts.desk.apply(plan.id, key="down")
+    assert parts.states() == {"draining": 1, "ready": 2}
+    assert len(parts.cloud.alive()) == 3
+    await parts.pass_time(30.0)
+    assert parts.run.drained == {plan.victims[0]: "fleet"}
+    assert parts.states() == {"ready": 2}
+    assert len(parts.cloud.alive()) == 2
+
+
+async def test_an_admin_ends_nodes_without_a_drain(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(60.0)
+    victim = parts.ledger.alive()[0].id
+    plan = await parts.desk.plan(request(None, retire=(victim,), kill=True))
+    await parts.desk.apply(plan.id, key="kill")
+    await parts.actuator.work()
+    assert parts.run.drained == {}
+    parts.clock.advance(10.0)
+    await parts.actuator.work()
+    assert len(parts.cloud.alive()) == 1
+
+
+async def test_a_node_that_is_not_of_the_pool_cannot_be_retired(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    with pytest.raises(InvalidInput, match="no instance of pool"):
+        await parts.desk.plan(request(None, retire=("nobody",)))
+
+
+@pytest.mark.parametrize("wrong", [{"target": None}, {"target": 1, "retire": (LaunchId("a"),)}, {"target": -1}])
+def test_a_request_is_a_target_or_names(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        PlanRequest(pool=POOL, actor=ALICE, reason="r", **wrong)  # type: ignore[arg-type]  # that is the point
+
+
+async def test_a_pools_spec_is_changed_by_admins_for_the_version_they_saw(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    wider = spec(max_nodes=60)
+    with pytest.raises(NotPermitted, match="admin"):
+        await parts.desk.put_pool(wider, observed_version=1, actor=OTTO, key="k", reason="more")
+    with pytest.raises(Conflict, match="version 1"):
+        await parts.desk.put_pool(wider, observed_version=7, actor=ALICE, key="k", reason="more")
+    pool = await parts.desk.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more")
+    assert (pool.version, pool.spec.max_nodes) == (2, 60)
+    assert await parts.desk.put_pool(wider, observed_version=1, actor=ALICE, key="k", reason="more") == pool
+    us = replace(wider, id=PoolId("us"), min_nodes=2)
+    assert (await parts.desk.put_pool(us, observed_version=0, actor=ALICE, key="l", reason="new")).target == 2
+    with pytest.raises(InvalidInput, match="no provider"):
+        await parts.desk.put_pool(replace(us, provider="moon"), observed_version=1, actor=ALICE, key="m", reason="x")
+
+
+async def test_a_hold_is_kept_over_restarts_and_ends(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(3)
+    await parts.pass_time(60.0)
+    await parts.desk.hold(POOL, minutes=10, actor=HAL, key="hold", reason="a long episode")
+    parts = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
+    with pytest.raises(NotPermitted, match="holds the pool"):
+        await parts.want(2)
+    parts.clock.advance(601.0)
+    await parts.want(2)
+    with pytest.raises(InvalidInput, match="60 minutes"):
+        await parts.desk.hold(POOL, minutes=61, actor=HAL, key="again", reason="longer")
+
+
+async def test_the_kill_switch_is_turned_back_by_admins_only(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    scopes = [parts.fleet.kill]
+    await parts.desk.kill_switch(KillScope.ALL, actor=HAL, key="a", reason="smoke")
+    scopes.append(parts.fleet.kill)
+    with pytest.raises(NotPermitted, match="admin"):
+        await parts.desk.kill_switch(KillScope.NONE, actor=OTTO, key="b", reason="it is fine")
+    scopes.append(parts.fleet.kill)
+    await parts.desk.kill_switch(KillScope.NONE, actor=ALICE, key="c", reason="it is fine")
+    scopes.append(parts.fleet.kill)
+    assert scopes == [KillScope.NONE, KillScope.ALL, KillScope.ALL, KillScope.NONE]
+
+
+async def test_the_kill_file_stops_launches_at_once(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    (tmp_path / "KILL").touch()
+    await parts.pass_time(120.0)
+    assert parts.cloud.starts == 0
+    with pytest.raises(NotPermitted, match="kill switch"):
+        await parts.want(3)
+    (tmp_path / "KILL").unlink()
+    await parts.actuator.work()
+    assert parts.cloud.starts == 2
+
+
+async def test_every_change_is_in_the_journal_with_actor_and_reason(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.desk.hold(POOL, minutes=5, actor=OTTO, key="h", reason="lunch")
+    await parts.desk.escalate("warning", actor=HAL, key="e", reason="prices rise")
+    found, has_older = await parts.ledger.decisions(pool="", before=None, limit=10)
+    assert [(entry.kind, entry.actor.name, entry.reason) for entry in found] == [
+        ("escalate", "hal", "prices rise"),
+        ("hold", "otto", "lunch"),
+        ("apply", "alice", "a test"),
+    ]
+    assert [entry.ordinal for entry in found] == [3, 2, 1]
+    assert not has_older
+    assert (await parts.ledger.decisions(pool="", before=3, limit=1))[1]
+
+
+async def test_the_same_note_twice_under_one_key_is_one_entry(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    first = await parts.desk.escalate("info", actor=HAL, key="e", reason="look")
+    assert await parts.desk.escalate("info", actor=HAL, key="e", reason="look") == first
+    assert len((await parts.ledger.decisions(pool="", before=None, limit=10))[0]) == 1
+
+
+async def test_an_actor_needs_a_name() -> None:
+    with pytest.raises(InvalidInput, match="actor"):
+        Actor(name="", role=Role.ADMIN)

@@ -1,0 +1,189 @@
+"""The service dies or is lied to around any call and write: after two sweeps nothing is leaked or double.
+
+Each run is a life of a pool in virtual time: targets change, machines are lost, and at each of the points below the
+process may crash, or the answer may be lost. A crash ends everything in memory; the next life has the ledger and the
+cloud. What a run does follows from its number.
+"""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from sqlmodel import Session
+
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet import PlanRequest
+from astraflow.contract.ids import NodeId
+from astraflow.runtime.database import Database
+from maintainer.fleet.providers.base import Capacity, Retry, Unknown
+from tests.fakes.clock import ManualClock
+from tests.fakes.cloud import Cloud, CloudProvider
+from tests.fakes.crashes import Crash
+from tests.maintainer.fleet.parts import ALICE, POOL, START, Parts, Run, build, memory_database
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+RUNS = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_RUNS", "20"))
+"""Of each point."""
+
+CALLS = ("launch", "retire", "list", "drain", "write")
+CRASHES = tuple(f"{call} {when}" for call in CALLS for when in ("before", "after"))
+ANSWERS_LOST = ("launch before", "launch after", "retire before", "retire after", "list before")
+"""Before: it did not happen. After: it did, and the caller is told otherwise."""
+POINTS = (*(f"crash {point}" for point in CRASHES), *(f"lost {point}" for point in ANSWERS_LOST))
+
+
+class Dice:
+    """Decides at each point what goes wrong: often at the one that the run is about, and elsewhere too."""
+
+    def __init__(self, focus: str, seed: int) -> None:
+        self.luck = random.Random(f"{focus} {seed}")
+        self.focus = focus
+        self.crash_share = self.luck.choice([0.0, 0.02, 0.1])
+        self.lost_share = self.luck.choice([0.0, 0.05, 0.3])
+        self.refused_share = self.luck.choice([0.0, 0.1])
+        self.is_calm = False
+        self.passed: Counter[str] = Counter()
+        self.hit: Counter[str] = Counter()
+
+    def __call__(self, point: str) -> None:
+        self.passed[point] += 1
+        if self.is_calm:
+            return
+        if self.luck.random() < (0.3 if self.focus == f"crash {point}" else self.crash_share):
+            self.hit[f"crash {point}"] += 1
+            raise Crash(point)
+        if point in ANSWERS_LOST and self.luck.random() < (0.5 if self.focus == f"lost {point}" else self.lost_share):
+            self.hit[f"lost {point}"] += 1
+            raise self.luck.choice([Retry, Unknown, TimeoutError])("made up for a test")
+        if point == "launch before" and self.luck.random() < self.refused_share:
+            raise Capacity("made up for a test")
+
+
+class CrashingDatabase(Database):
+    """A database around which one life of the process may die; of a dead one nothing is written any more."""
+
+    def __init__(self, database: Database, dice: Dice, is_dead: Callable[[], bool]) -> None:
+        self._database = database
+        self._dice = dice
+        self._is_dead = is_dead
+
+    async def do(self, work: Callable[[Session], T]) -> T:
+        is_write = getattr(work, "__name__", "") == "write"
+        if self._is_dead():
+            raise Crash("dead already")
+        if is_write:
+            self._dice("write before")
+        result = self._database.do_now(work)  # in memory, and without a thread: runs repeat exactly
+        if is_write:
+            self._dice("write after")
+        return result
+
+
+class CrashingRun(Run):
+    """A dataflow around whose calls the process may die."""
+
+    def __init__(self, cloud: Cloud, dice: Dice) -> None:
+        super().__init__(cloud)
+        self._dice = dice
+
+    async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
+        self._dice("drain before")
+        said = await super().drain_node(node, actor=actor, reason=reason, deadline_s=deadline_s)
+        self._dice("drain after")
+        return said
+
+
+class Story:
+    """One run."""
+
+    def __init__(self, focus: str, number: int, directory: Path) -> None:
+        self.number = number
+        self.dice = Dice(focus, number)
+        self.directory = directory
+        luck = self.dice.luck
+        self.clock = ManualClock(START)
+        lag_s = luck.choice([0.0, 10.0])
+        self.cloud = Cloud(
+            self.clock, boot_s=20.0, end_s=luck.choice([0.0, 15.0]), lag_s=lag_s, has_memory=luck.random() < 0.5
+        )
+        self.database = memory_database()
+        self.run = CrashingRun(self.cloud, self.dice)
+        self.lives = 0
+
+    async def live(self) -> Parts:
+        """The next life."""
+        self.lives += 1
+        life = self.lives
+        return await build(
+            self.directory,
+            cloud=self.cloud,
+            clock=self.clock,
+            database=CrashingDatabase(self.database, self.dice, lambda: self.lives != life),
+            provider=lambda cloud: CloudProvider(cloud, fault=self.dice),
+            run=self.run,
+            seed=1000 * self.lives + self.number,
+            times={"quarantine_s": 60.0, "breaker_s": 30.0},
+        )
+
+    async def tell(self, actions: int) -> None:
+        """Things happen; whenever the process dies, the next one goes on."""
+        parts = await self._reborn()
+        for _ in range(actions):
+            try:
+                await self._act(parts)
+                await parts.pass_time(self.dice.luck.choice([5.0, 20.0, 70.0]), tick_s=5.0)
+            except* Crash:
+                self.lives += 1  # whatever is left of the dead one in this test's event loop writes no more
+                parts = await self._reborn()
+
+    async def _reborn(self) -> Parts:
+        while True:
+            try:
+                return await self.live()
+            except Crash:
+                continue
+
+    async def _act(self, parts: Parts) -> None:
+        luck = self.dice.luck
+        if luck.random() < 0.2 and self.cloud.alive():
+            self.cloud.end(luck.choice(self.cloud.alive()), after_s=0.0)
+        if luck.random() < 0.6:
+            try:
+                target = luck.randrange(0, 6)
+                plan = await parts.desk.plan(PlanRequest(pool=POOL, actor=ALICE, reason="a test", target=target))
+                await parts.desk.apply(plan.id, key=f"{self.lives}-{plan.id}", approver=ALICE)
+            except AstraFlowError:
+                return  # the guard or a changed pool: as with people
+
+    async def end_well(self) -> Parts:
+        """Nothing goes wrong any more: two sweeps, a quarantine between them, and time for what they ordered."""
+        self.dice.is_calm = True
+        parts = await self.live()
+        await parts.pass_time(220.0, sweep_s=130.0)
+        return parts
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("focus", POINTS)
+async def test_nothing_is_leaked_and_nothing_is_double(focus: str, tmp_path: Path) -> None:
+    hits = 0
+    for number in range(RUNS):
+        story = Story(focus, number, tmp_path)
+        await story.tell(actions=6)
+        parts = await story.end_well()
+        hits += story.dice.hit[focus]
+        living = Counter(machine.instance.handle.launch_id for machine in story.cloud.alive())
+        known = {record.id: record for record in parts.ledger.alive()}
+        assert set(living) - set(known) == set(), f"run {number} leaked"
+        assert [launch for launch, copies in living.items() if copies > 1] == [], f"run {number} has doubles"
+        assert set(known) - set(living) == set(), f"run {number} counts what is not there: {known}"
+        assert parts.states() in ({}, {"ready": len(living)}), f"run {number}"
+        assert len(living) == parts.fleet.pool(POOL).target, f"run {number} is not as large as it was to be"
+    assert hits > 0

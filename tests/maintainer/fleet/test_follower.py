@@ -1,0 +1,139 @@
+"""Pools that are to follow the rule do, inside their bounds, and others do not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.advice import Mode, PoolAdvice, Reason
+from astraflow.contract.ids import NodeId
+from maintainer.fleet.observation import Advice, reported_advice
+from tests import make
+from tests.maintainer.fleet.parts import POOL, Parts, build, spec
+
+pytestmark = pytest.mark.anyio
+
+
+def advise(parts: Parts, target: int, *victims: str) -> None:
+    parts.targets[POOL] = Advice(target=target, reason="the trainer waits", victims=victims)
+
+
+async def kinds(parts: Parts) -> list[str]:
+    return [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+
+
+async def test_a_pool_that_is_on_follows_up_and_down(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    advise(parts, 5)
+    await parts.pass_time(60.0)
+    assert parts.states() == {"ready": 5}
+    advise(parts, 3)
+    await parts.pass_time(60.0)
+    assert parts.states() == {"ready": 3}
+    assert await kinds(parts) == ["apply", "apply"]
+
+
+def test_advice_is_read_from_the_report_and_what_the_rule_does_not_know_is_left_out() -> None:
+    said = PoolAdvice(
+        pool=POOL,
+        at=1.0,
+        mode=Mode.ADVISE,
+        policy="sizer",
+        present=3,
+        pending=0,
+        target=2,
+        band_low=1.0,
+        band_high=2.0,
+        reasons=(Reason.ABOVE_BAND,),
+        sentence="There is more than is needed.",
+        victims=(NodeId("01AB.7"),),
+    )
+    known = replace(make.report(), advice=(said,))
+    assert reported_advice(known) == {POOL: Advice(target=2, reason="There is more than is needed.", victims=("01AB",))}
+    for reason in (Reason.UNMEASURED, Reason.SWITCHED_OFF):
+        assert reported_advice(replace(known, advice=(replace(said, reasons=(reason,)),))) == {}
+    assert reported_advice(make.report()) == {}
+
+
+async def test_the_rules_victims_go_first(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    advise(parts, 3)
+    await parts.pass_time(60.0)
+    named = parts.ledger.alive()[1].id
+    advise(parts, 2, named)
+    await parts.pass_time(60.0)
+    assert set(parts.run.drained) == {named}
+
+
+async def test_an_up_only_pool_never_shrinks_by_itself(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(mode=Mode.UP_ONLY))
+    advise(parts, 5)
+    await parts.pass_time(60.0)
+    advise(parts, 2)
+    await parts.pass_time(600.0)
+    assert parts.states() == {"ready": 5}
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.ADVISE])
+async def test_others_do_not_follow_and_show_the_advice(tmp_path: Path, mode: Mode) -> None:
+    parts = await build(tmp_path, pool=spec(mode=mode))
+    advise(parts, 5)
+    await parts.pass_time(60.0)
+    assert parts.states() == {}
+    assert parts.fleet.view(parts.fleet.pool(POOL)).rule_target == 5
+
+
+async def test_targets_are_cut_to_the_bounds(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(min_nodes=2, max_nodes=4))
+    advise(parts, 40)
+    await parts.pass_time(60.0)
+    assert parts.states() == {"ready": 4}
+    advise(parts, 0)
+    await parts.pass_time(60.0)
+    assert parts.states() == {"ready": 2}
+
+
+async def test_targets_are_cut_to_what_the_pool_may_cost(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(usd_per_hour_max=3.5))
+    advise(parts, 10)
+    await parts.pass_time(120.0)
+    assert parts.states() == {"ready": 3}
+    assert await kinds(parts) == ["apply"]
+
+
+async def test_lost_nodes_come_back_also_without_advice(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(4)
+    await parts.pass_time(60.0)
+    for record in parts.ledger.alive()[:2]:
+        parts.cloud.end(parts.cloud.machines[record.instance.handle], after_s=0.0)
+    await parts.pass_time(130.0)
+    assert parts.states() == {"ready": 4}
+
+
+async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    advise(parts, 4)
+    await parts.pass_time(60.0)
+    parts.run.is_away = True
+    advise(parts, 1)
+    await parts.pass_time(600.0)
+    assert parts.states() == {"ready": 4}
+
+
+async def test_what_the_guard_refuses_is_in_the_journal_once(tmp_path: Path) -> None:
+    parts = await build(tmp_path, envelope={"nodes": 100, "changes_per_hour": 1, "cool_down_s": 0.0})
+    advise(parts, 2)
+    await parts.pass_time(60.0)
+    advise(parts, 3)
+    await parts.pass_time(600.0)
+    assert await kinds(parts) == ["refuse", "apply"]
+    assert parts.states() == {"ready": 2}
+    await parts.pass_time(3600.0, tick_s=30.0)
+    assert parts.states() == {"ready": 3}
+
+
+async def test_a_pool_is_brought_to_its_smallest_size(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(min_nodes=2))
+    await parts.pass_time(60.0)
+    assert parts.states() == {"ready": 2}

@@ -1,0 +1,241 @@
+"""The guard's promises hold for whatever is proposed, by whomever."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
+from astraflow.contract.ids import PoolId
+from maintainer.fleet.guard import Limits, Proposal, Situation, judge, may_approve, verdict
+from maintainer.fleet.lifecycle import COUNTED
+
+NOW = 10_000.0
+ALIVE = [state for state in InstanceState if state is not InstanceState.GONE]
+
+
+def instance(ordinal: int, state: InstanceState = InstanceState.READY, usd: float = 1.0) -> Instance:
+    return Instance(
+        id=LaunchId(f"L{ordinal}"),
+        pool=PoolId("eu"),
+        state=state,
+        provider="cloud",
+        usd_per_hour=usd,
+        actor="a",
+        reason="r",
+        intended_at=0.0,
+        expires_at=1e9,
+    )
+
+
+def situation(nodes: int = 8, **changes: Any) -> Situation:
+    instances = changes.pop("instances", tuple(instance(ordinal) for ordinal in range(nodes)))
+    calm = Situation(
+        now=NOW,
+        spec=PoolSpec(id=PoolId("eu"), provider="cloud", mode=Mode.ON, max_nodes=20),
+        instances=instances,
+        target=len(instances),
+        rule_target=len(instances),
+        report_age_s=1.0,
+        changed_at=(),
+        cool_down_s=60.0,
+        hold_until=None,
+        breaker_until=None,
+        kill=KillScope.NONE,
+        usd_per_hour=float(len(instances)),
+        usd_today=0.0,
+        fleet_usd_per_hour=float(len(instances)),
+        fleet_usd_today=0.0,
+    )
+    return replace(calm, **changes)
+
+
+def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> Proposal:
+    counted = [one for one in seen.instances if one.state in COUNTED]
+    launches = max(0, target - len(counted))
+    victims = tuple(counted[: max(0, len(counted) - target)])
+    plain = Proposal(
+        actor=Actor(name="x", role=role),
+        target=target,
+        launches=launches,
+        victims=victims,
+        usd_per_hour_change=float(launches - len(victims)),
+    )
+    return replace(plain, **changes)
+
+
+def codes(seen: Situation, wanted: Proposal, limits: Limits | None = None) -> set[str]:
+    return {finding.code for finding in judge(seen, wanted, limits or Limits())}
+
+
+def said(seen: Situation, wanted: Proposal, limits: Limits | None = None) -> Verdict:
+    return verdict(judge(seen, wanted, limits or Limits()))
+
+
+situations = st.builds(
+    situation,
+    instances=st.lists(st.sampled_from(ALIVE), max_size=12).map(
+        lambda states: tuple(instance(ordinal, state) for ordinal, state in enumerate(states))
+    ),
+    spec=st.builds(
+        lambda low, room, mode, usd: PoolSpec(
+            id=PoolId("eu"), provider="cloud", mode=mode, min_nodes=low, max_nodes=low + room, usd_per_hour_max=usd
+        ),
+        st.integers(0, 5),
+        st.integers(0, 15),
+        st.sampled_from(Mode),
+        st.none() | st.floats(0, 30),
+    ),
+    target=st.integers(0, 20),
+    rule_target=st.none() | st.integers(0, 20),
+    report_age_s=st.none() | st.floats(0, 1000),
+    changed_at=st.lists(st.floats(NOW - 7200, NOW), max_size=6).map(lambda at: tuple(sorted(at))),
+    hold_until=st.none() | st.floats(NOW - 100, NOW + 100),
+    breaker_until=st.none() | st.floats(NOW - 100, NOW + 100),
+    kill=st.sampled_from(KillScope),
+    usd_today=st.floats(0, 100),
+)
+wanted_sizes = st.integers(0, 25)
+roles = st.sampled_from(Role)
+
+
+@given(situations, wanted_sizes, roles)
+def test_what_is_allowed_is_inside_every_bound(seen: Situation, target: int, role: Role) -> None:
+    wanted = proposal(seen, target, role=role)
+    if said(seen, wanted) is Verdict.REFUSED:
+        return
+    spec = seen.spec
+    assert target <= max(spec.max_nodes, seen.size - 1)
+    assert target >= min(spec.min_nodes, seen.size + 1)
+    assert seen.kill is not KillScope.ALL
+    if spec.usd_per_hour_max is not None and wanted.usd_per_hour_change > 0:
+        assert seen.usd_per_hour + wanted.usd_per_hour_change <= spec.usd_per_hour_max + 1e-6
+
+
+@given(situations, wanted_sizes, roles)
+def test_the_last_node_that_works_is_never_taken(seen: Situation, target: int, role: Role) -> None:
+    ready = {one.id for one in seen.instances if one.state is InstanceState.READY}
+    wanted = proposal(seen, target, role=role)
+    if ready and said(seen, wanted) is not Verdict.REFUSED:
+        assert ready - {victim.id for victim in wanted.victims}
+
+
+@given(situations, wanted_sizes)
+def test_agents_and_the_rule_do_alone_only_what_the_mode_allows(seen: Situation, target: int) -> None:
+    for role in (Role.AGENT, Role.RULE):
+        wanted = proposal(seen, target, role=role)
+        if said(seen, wanted) is Verdict.ALLOWED:
+            assert seen.spec.mode in (Mode.ON, Mode.UP_ONLY)
+            assert seen.spec.mode is Mode.ON or not wanted.victims
+
+
+@given(situations, wanted_sizes)
+def test_without_a_fresh_report_nobody_but_people_takes_nodes_away(seen: Situation, target: int) -> None:
+    stale = replace(seen, report_age_s=None)
+    for role in (Role.AGENT, Role.RULE):
+        wanted = proposal(stale, target, role=role)
+        assert not wanted.victims or said(stale, wanted) is Verdict.REFUSED
+
+
+@given(situations, wanted_sizes, roles)
+def test_it_says_the_same_every_time(seen: Situation, target: int, role: Role) -> None:
+    wanted = proposal(seen, target, role=role)
+    assert judge(seen, wanted, Limits()) == judge(seen, wanted, Limits())
+
+
+@given(situations, wanted_sizes)
+def test_an_agent_alone_stays_in_the_envelope(seen: Situation, target: int) -> None:
+    wanted = proposal(seen, target)
+    if said(seen, wanted) is Verdict.ALLOWED and not (target <= seen.target and wanted.launches):
+        rule = seen.rule_target if seen.rule_target is not None else seen.size
+        assert abs(target - rule) <= max(2, 0.25 * rule)
+
+
+def test_inside_the_envelope_an_agent_is_free() -> None:
+    assert said(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
+    assert said(situation(8), proposal(situation(8), 6)) is Verdict.ALLOWED
+
+
+def test_beyond_the_envelope_a_person_approves() -> None:
+    assert codes(situation(8), proposal(situation(8), 11)) == {"envelope"}
+    assert said(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
+
+
+def test_the_envelope_is_about_the_rules_target_and_not_about_what_there_is() -> None:
+    seen = situation(8, rule_target=12)
+    assert said(seen, proposal(seen, 14)) is Verdict.ALLOWED
+    assert codes(seen, proposal(seen, 8, role=Role.AGENT)) == {"envelope"}
+
+
+def test_a_fifth_change_within_an_hour_waits() -> None:
+    seen = situation(8, changed_at=(NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500))
+    assert codes(seen, proposal(seen, 9)) == {"rate"}
+    later = replace(seen, now=NOW + 101)
+    assert said(later, proposal(later, 9)) is Verdict.ALLOWED
+
+
+def test_changes_wait_for_the_one_before_to_take_effect() -> None:
+    seen = situation(8, changed_at=(NOW - 30,))
+    assert codes(seen, proposal(seen, 9)) == {"cool_down"}
+    assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
+
+
+def test_lost_nodes_are_replaced_without_waiting() -> None:
+    seen = situation(5, target=8, rule_target=8, changed_at=(NOW - 3, NOW - 2, NOW - 1.5, NOW - 1))
+    assert said(seen, proposal(seen, 8)) is Verdict.ALLOWED
+
+
+def test_the_kill_switch_for_agents_stops_agents_only() -> None:
+    seen = situation(8, kill=KillScope.AGENTS)
+    assert said(seen, proposal(seen, 9, role=Role.AGENT)) is Verdict.REFUSED
+    assert said(seen, proposal(seen, 9, role=Role.RULE)) is Verdict.ALLOWED
+    assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
+
+
+def test_a_hold_stops_downs_only() -> None:
+    seen = situation(8, hold_until=NOW + 60)
+    assert codes(seen, proposal(seen, 7)) == {"hold"}
+    assert said(seen, proposal(seen, 9)) is Verdict.ALLOWED
+
+
+def test_budgets_of_pool_and_fleet_stop_ups_and_never_downs() -> None:
+    spec = replace(situation().spec, usd_per_hour_max=8.5)
+    seen = situation(8, spec=spec)
+    assert codes(seen, proposal(seen, 9)) == {"usd_per_hour"}
+    assert said(seen, proposal(seen, 7)) is Verdict.ALLOWED
+    day = situation(8, usd_today=95.0, fleet_usd_today=95.0)
+    assert codes(day, proposal(day, 9), Limits(usd_per_day_max=100.0)) == {"fleet_usd_per_day"}
+    assert codes(day, proposal(day, 9), Limits(usd_per_hour_max=8.0)) == {"fleet_usd_per_hour"}
+
+
+def test_only_admins_end_nodes_without_a_drain() -> None:
+    seen = situation(8)
+    assert codes(seen, proposal(seen, 7, role=Role.OPERATOR, is_kill=True)) == {"kill"}
+    assert said(seen, proposal(seen, 7, role=Role.ADMIN, is_kill=True)) is Verdict.ALLOWED
+
+
+def test_strangers_are_out_of_scope() -> None:
+    seen = situation(4)
+    assert codes(seen, proposal(seen, 3, victims=(instance(99),))) == {"scope"}
+
+
+def test_a_pool_beyond_its_bounds_may_come_back_inside() -> None:
+    seen = situation(24, rule_target=20)
+    assert said(seen, proposal(seen, 21, role=Role.OPERATOR)) is not Verdict.REFUSED
+
+
+def test_who_may_approve() -> None:
+    agent, rule, otto, otto2, admin = (
+        Actor(name=name, role=role)
+        for name, role in zip("abcde", (Role.AGENT, Role.RULE, Role.OPERATOR, Role.OPERATOR, Role.ADMIN), strict=True)
+    )
+    assert may_approve(agent, otto)
+    assert may_approve(rule, otto)
+    assert may_approve(admin, admin)
+    assert may_approve(otto, admin)
+    assert not may_approve(otto, otto2)
+    assert not may_approve(otto, agent)
+    assert not may_approve(agent, agent)
+    assert not may_approve(agent, rule)

@@ -1,0 +1,227 @@
+"""The service as others meet it: over gRPC, with a dataflow that reports, and processes as machines."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.access import callers as access
+from astraflow.access.callers import Caller
+from astraflow.access.credentials import Seal, new_id
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
+from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, KillScope, LaunchId, PlanRequest, PoolSpec, Role
+from astraflow.contract.ids import PoolId
+from astraflow.wire.server import Listen
+from maintainer.fleet.__main__ import read_config
+from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.service import serve
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
+from tests.maintainer.fleet.test_local_process import SLEEPER
+
+pytestmark = pytest.mark.anyio
+
+LOCAL = PoolId("here")
+PATIENCE_S = 20.0
+
+
+def config(**changes: Any) -> FleetConfig:
+    values = {
+        "cluster": "service-test",
+        "providers": {"machine": {"kind": "local_process", "program": SLEEPER, "types": {"small": 2.0}}},
+        "pools": {"here": {"provider": "machine", "mode": "off", "max_nodes": 4}},
+        "times": {"tick_s": 0.1, "sweep_s": 0.2},
+        "retire_on_stop": True,
+    }
+    return FleetConfig.parse(values | changes, where="")
+
+
+@asynccontextmanager
+async def service(directory: Path, given: FleetConfig | None = None) -> AsyncIterator[str]:
+    """The address of one that runs beside the test."""
+    plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
+    async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
+        tasks.create_task(
+            serve(
+                given or config(),
+                dataflow=dataflow,
+                join_address=dataflow,
+                token=TOKEN,
+                authority=None,
+                listen=Listen(token=TOKEN),
+                directory=directory,
+                stop=stop,
+                on_ready=ready.set_result,
+            )
+        )
+        try:
+            yield await asyncio.wait_for(ready, PATIENCE_S)
+        finally:
+            stop.set()
+
+
+async def until(fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool]) -> FleetStatus:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds(status := await fleet.status()):
+        assert time.monotonic() < deadline, status
+        await asyncio.sleep(0.05)
+    return status
+
+
+def nodes(status: FleetStatus) -> dict[str, int]:
+    return {state.value: number for state, number in status.pools[0].nodes.items()}
+
+
+async def test_a_pool_grows_and_shrinks_through_the_plane(tmp_path: Path) -> None:
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two will do", target=2))
+        assert (plan.launches, plan.usd_per_hour_change) == (2, 4.0)
+        applied = await fleet.apply(plan.id, key="up")
+        assert await fleet.apply(plan.id, key="up") == applied
+        status = await until(fleet, lambda status: nodes(status) == {"running": 2})
+        assert status.usd_per_hour == 4.0
+        listed = await fleet.instances(pool=LOCAL)
+        assert {one.id for one in listed} == set(applied.launched)
+        assert {one.handle for one in listed} == set(applied.launched)
+        assert {one.actor for one in listed} == {"alice"}
+        down = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="one is enough", target=1))
+        assert len(down.victims) == 1
+        await fleet.apply(down.id, key="down", approver=ALICE)
+        await until(fleet, lambda status: nodes(status) == {"running": 1})
+        gone = [one for one in await fleet.instances(with_gone=True) if one.state is InstanceState.GONE]
+        assert [one.id for one in gone] == list(down.victims)
+        assert [entry.kind for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
+
+
+async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:
+    async with service(tmp_path, config(retire_on_stop=False)) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
+        applied = await fleet.apply(plan.id, key="up")
+        await until(fleet, lambda status: nodes(status) == {"running": 2})
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        status = await until(fleet, lambda status: status.last_sweep_at is not None)
+        assert nodes(status) == {"running": 2}
+        assert status.orphans == 0
+        assert await fleet.apply(plan.id, key="up") == applied
+        held = [int(_pid(tmp_path, launch)) for launch in applied.launched]
+    deadline = time.monotonic() + PATIENCE_S
+    while any(_is_alive(pid) for pid in held):
+        assert time.monotonic() < deadline, "a machine was left behind"
+        await asyncio.sleep(0.05)
+
+
+async def test_pools_are_made_and_changed_through_the_plane_and_are_kept(tmp_path: Path) -> None:
+    spec = PoolSpec(id=PoolId("more"), provider="machine", mode=Mode.OFF, max_nodes=3, options={"a": [1, None]})
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        made = await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="new", reason="another")
+        assert made.spec == spec
+        with pytest.raises(NotPermitted):
+            await fleet.put_pool(spec, observed_version=1, actor=OTTO, key="x", reason="another")
+        with pytest.raises(Conflict):
+            await fleet.put_pool(spec, observed_version=9, actor=ALICE, key="y", reason="another")
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        pools = {pool.spec.id: pool for pool in (await fleet.status()).pools}
+        assert pools[PoolId("more")].spec == spec
+        assert set(pools) == {"here", "more"}
+
+
+async def test_what_the_guard_says_reaches_the_caller(tmp_path: Path) -> None:
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="more!", target=40))
+        assert {finding.code for finding in plan.findings} >= {"max_nodes", "mode"}
+        with pytest.raises(NotPermitted, match="40 nodes are more than the 4 allowed"):
+            await fleet.apply(plan.id, key="k")
+        decision = await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
+        assert decision.actor == OTTO
+        assert (await fleet.status()).kill is KillScope.AGENTS
+        assert (await fleet.hold(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")).kind == "hold"
+        assert (await fleet.escalate("critical", actor=HAL, key="e", reason="help")).message == "critical: help"
+
+
+async def test_a_credential_speaks_for_itself_whatever_a_request_claims(tmp_path: Path) -> None:
+    told = Caller(id=new_id(), role=access.Role.AGENT, expires_at=2e10, name="hal")
+    async with service(tmp_path) as address, connect_fleet(address, Seal(TOKEN).text(told)) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="trust me", target=2))
+        assert plan.request.actor == Actor(name="agent hal", role=Role.AGENT)
+        with pytest.raises(NotPermitted, match="off"):
+            await fleet.apply(plan.id, key="k", approver=ALICE)
+        with pytest.raises(NotPermitted, match="PutPool"):
+            spec = PoolSpec(id=PoolId("x"), provider="machine")
+            await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="p", reason="mine")
+        assert (await fleet.escalate("info", actor=ALICE, key="e", reason="look")).actor.name == "agent hal"
+
+
+async def test_the_kill_file_acts_within_a_second(tmp_path: Path) -> None:
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
+        (tmp_path / "KILL").touch()
+        with pytest.raises(NotPermitted, match="kill switch"):
+            await fleet.apply(plan.id, key="k")
+        assert (await fleet.status()).kill is KillScope.ALL
+        (tmp_path / "KILL").unlink()
+
+
+async def test_wrong_input_is_refused(tmp_path: Path) -> None:
+    async with service(tmp_path) as address:
+        async with connect_fleet(address, TOKEN) as fleet:
+            with pytest.raises(InvalidInput, match="no pool is called"):
+                await fleet.plan(PlanRequest(pool=PoolId("nowhere"), actor=ALICE, reason="x", target=1))
+            with pytest.raises(InvalidInput, match="page"):
+                await fleet.instances(limit=100_000)
+            with pytest.raises(InvalidInput, match="no instance"):
+                request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("nobody"),))
+                await fleet.plan(request)
+        async with connect_fleet(address, "wrong") as stranger:
+            with pytest.raises(NotAuthenticated):
+                await stranger.status()
+
+
+def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None:
+    by_hand, of_a_run = tmp_path / "fleet.toml", tmp_path / "fleet.json"
+    by_hand.write_text(
+        "providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', mode = 'up-only' }\n"
+    )
+    pools = {"eu": {"provider": "here", "mode": "up-only"}}
+    of_a_run.write_text(json.dumps({"providers": {"here": {"kind": "local_process"}}, "pools": pools}))
+    assert read_config(by_hand) == read_config(of_a_run)
+    assert read_config(by_hand).pools["eu"].spec("eu").mode is Mode.UP_ONLY
+    of_a_run.write_text("[]")
+    with pytest.raises(InvalidInput, match="no table"):
+        read_config(of_a_run)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("providers.here = { kind = 'local_proces' }", "local_process"),
+        ("providers.here = { kind = 'local_process', max_instance = 3 }", "max_instances"),
+        ("providers.here = { kind = 'local_process' }\npools.eu = { provider = 'her' }", "'here'"),
+        ("providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', min_nodes = 9 }", "bounds"),
+        ("providers.here = { kind = 'local_process' }\npool.eu = { provider = 'here' }", "pools"),
+        ("cluster = 'a b'\nproviders.here = { kind = 'local_process' }", "not a name"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_what_would_work(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        read_config(path)
+
+
+def _pid(directory: Path, launch: str) -> str:
+    note = directory / "providers" / "machine" / launch / "machine.json"
+    return str(json.loads(note.read_text())["pid"])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

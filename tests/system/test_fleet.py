@@ -1,0 +1,101 @@
+"""A run whose nodes the fleet service starts: they are lost, wanted, and outlive the service, and the run goes on."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, PlanRequest, Role
+from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+ALICE = Actor(name="alice", role=Role.ADMIN)
+
+STEADY = (
+    *("--fleet", "--no-web", "--nodes", "2"),
+    *("--set", "stop.reward=2.0"),
+    *("--set", "stop.steps=1000000"),
+    *("--set", "policies.solver.backend.step_s=0.5"),
+)
+"""A trainer that two nodes can feed with a wide margin."""
+
+
+@asynccontextmanager
+async def fleet_of(run: RunningRun) -> AsyncIterator[FleetPlaneClient]:
+    await run.report()
+    async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
+        yield fleet
+
+
+async def until(fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool]) -> FleetStatus:
+    """The first status for which something holds; waits while the service is away."""
+    deadline, status = time.monotonic() + PATIENCE_S, None
+    while time.monotonic() < deadline:
+        try:
+            status = await fleet.status()
+        except AstraFlowError:
+            status = None
+        if status is not None and holds(status):
+            return status
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"it did not come to that within {PATIENCE_S:.0f} s: {status}")
+
+
+def ready(nodes: int) -> Callable[[FleetStatus], bool]:
+    """Whether exactly so many work, and nothing else is there."""
+    return lambda status: dict(status.pools[0].nodes) == {InstanceState.READY: nodes}
+
+
+def machines(run: RunningRun) -> dict[str, int]:
+    """Process group of each machine, by launch."""
+    notes = (run.directory / "fleet" / "providers" / "here").glob("*/machine.json")
+    return {note.parent.name: int(json.loads(note.read_text())["pid"]) for note in notes}
+
+
+async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(tmp_path: Path) -> None:
+    async with running("smoke", tmp_path / "run", *STEADY, gone_within_s=20.0) as run, fleet_of(run) as fleet:
+        await until(fleet, ready(2))
+        await run.steps_more(3)
+
+        lost = (await fleet.instances())[0].id
+        os.killpg(machines(run)[lost], signal.SIGKILL)
+        await until(fleet, lambda status: not ready(2)(status))  # it has noticed
+        status = await until(fleet, ready(2))
+        assert lost not in {one.id for one in await fleet.instances()}
+
+        pool = status.pools[0]  # by hand from here: in mode `on`, the rule would have its own size again
+        by_hand = replace(pool.spec, mode=Mode.UP_ONLY)
+        await fleet.put_pool(by_hand, observed_version=pool.version, actor=ALICE, key="mode", reason="by hand")
+        request = PlanRequest(pool=pool.spec.id, actor=ALICE, reason="a demand step", target=4)
+        plan = await fleet.plan(request)
+        await fleet.apply(plan.id, key="step", approver=ALICE)
+        await until(fleet, ready(4))
+        known = {one.id for one in await fleet.instances()}
+
+        os.kill(run.pids()["fleet"], signal.SIGKILL)
+        await run.steps_more(3)
+        await until(fleet, ready(4))
+        assert {one.id for one in await fleet.instances()} == known
+        report = await run.steps_more(3)
+        assert report.streams[0].buffered > 0
+        assert_balanced(report)
+        pids = list(machines(run).values())
+    assert not [pid for pid in pids if _is_alive(pid)], "a machine was left behind"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
