@@ -11,6 +11,7 @@ from astraflow.contract.tasks import Directive, NodeStatus
 from astraflow.raas.beats import Beats
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
+from astraflow.raas.links import Links
 from astraflow.raas.membership import Membership
 from astraflow.raas.orders import Orders
 from tests.fakes.clock import ManualClock
@@ -42,6 +43,7 @@ async def test_a_node_ends_when_nothing_was_heard_for_long() -> None:
         versions=dict,
         capacity=Capacity(1, clock),
         counters=counters,
+        links=Links(),
         orders=Orders(clock, hand_back_s=1.0),
         clock=clock,
     )
