@@ -30,6 +30,11 @@ class PushedClock(SystemClock):
         self.ahead_s += duration_s
 
 
+def form_token(page: httpx.Response) -> str:
+    """What the forms of a page carry."""
+    return page.text.partition('name="form_token" value="')[2].partition('"')[0]
+
+
 class RunningWeb:
     """A web process that listens."""
 
@@ -49,6 +54,7 @@ class RunningWeb:
             answer = await client.get(self.login_url)
             assert answer.status_code == 303, answer.text
             client.headers["origin"] = self.address
+            client.headers["x-form-token"] = form_token(await client.get("/settings"))
             yield client
 
     async def until_fed(self) -> None:
