@@ -109,9 +109,7 @@ async def test_what_is_too_old_goes_an_entry_says_so_and_the_rest_still_holds(da
     for _ in range(3):
         await trail.note(ALICE, Deed(action="node.drain"))
         clock.advance(DAY_S)
-    removed = database.do_now(
-        lambda session: trail.prune(session, before_at=clock.wall() - 1.5 * DAY_S, author=ALICE)
-    )
+    removed = database.do_now(lambda session: trail.prune(session, before_at=clock.wall() - 1.5 * DAY_S, author=ALICE))
 
     assert removed == 2
     assert [(entry.sequence, entry.action) for entry in entries(database)] == [(3, "node.drain"), (4, "audit.prune")]
@@ -161,7 +159,7 @@ async def test_files_hold_every_column_and_no_formula(database: Database) -> Non
     (line,) = as_ndjson(found).splitlines()
     assert entry_hash(AuditEntry(**json.loads(line))) == found[0].entry_hash, "a line can be checked by itself"
     (row,) = list(csv.reader(io.StringIO(as_csv(found))))
-    assert row[7] == "'=HYPERLINK(\"http://evil\")"
+    assert row[7] == '\'=HYPERLINK("http://evil")'
     assert row[11] == '"a",\nb'
 
 
