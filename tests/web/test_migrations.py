@@ -127,14 +127,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/web.sqlite"
-    address: str = request.getfixturevalue("postgres")
-    engine = create_engine(address.replace("postgresql://", "postgresql+psycopg://"))
+    address: str = request.getfixturevalue("empty_postgres")
+    return address
+
+
+@pytest.fixture
+def empty_postgres(postgres: str) -> str:
+    """That server's database, with nothing in it."""
+    engine = create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
         connection.commit()
     engine.dispose()
-    return address
+    return postgres
 
 
 @pytest.mark.anyio
@@ -231,10 +237,10 @@ async def test_audit_and_charts_behave_the_same_on_either(tmp_path: Path, url: s
 
 
 @pytest.mark.anyio
-async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, postgres: str) -> None:
+async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres: str) -> None:
     fake = FakeControlPlane(sequence=30)
-    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, database=postgres) as web:
-        async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob\x27s"[:3]) as bob:
+    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, database=empty_postgres) as web:
+        async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob:
             await web.until_live(bob)
             assert (await bob.post("/nodes/n0/drain", data={"reason": "slow"})).status_code == 303
             assert "The chain is whole" in (await bob.get("/audit/verify")).text
