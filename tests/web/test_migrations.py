@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -19,7 +20,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
-from sqlmodel import SQLModel
+from sqlmodel import Session, SQLModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
@@ -200,52 +201,34 @@ async def test_audit_and_charts_behave_the_same_on_either(tmp_path: Path, url: s
     assert (await trail.verify()).checked == 1
 
     for _ in range(2):
-        database.do_now(
-            lambda session: (
-                queries.see_run(
-                    session,
-                    queries.Sighting(
-                        name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}"
-                    ),
-                    record_id=None,
-                ),
-                queries.add_points(
-                    session,
-                    [
-                        RunPoint(
-                            run_id=1,
-                            policy="p",
-                            sequence=3,
-                            at=2.0,
-                            reward=None,
-                            reward_average=None,
-                            reward_trained=None,
-                            wait=None,
-                            produced=1.0,
-                            consumed=1.0,
-                            buffered=0,
-                            version=1,
-                            steps=1,
-                            lag=None,
-                        )
-                    ],
-                ),
-            )
-        )
+        database.do_now(see)
     assert len(database.look_now(lambda session: queries.run_points(session, 1, "p", at_most=9))) == 1
     database.close()
+
+
+def see(session: Session) -> None:
+    """A run with one point."""
+    sighting = queries.Sighting(name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}")
+    run_id = queries.see_run(session, sighting, record_id=None)
+    numbers: dict[str, Any] = {"produced": 1.0, "consumed": 1.0, "buffered": 0, "version": 1, "steps": 1}
+    unknown: dict[str, Any] = dict.fromkeys(("reward", "reward_average", "reward_trained", "wait", "lag"))
+    queries.add_points(session, [RunPoint(run_id=run_id, policy="p", sequence=3, at=2.0, **numbers, **unknown)])
 
 
 @pytest.mark.anyio
 async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres: str) -> None:
     fake = FakeControlPlane(sequence=30)
-    async with fake.serving() as dataflow, running_web(tmp_path, dataflow, database=empty_postgres) as web:
-        async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob:
-            await web.until_live(bob)
-            assert (await bob.post("/nodes/n0/drain", data={"reason": "slow"})).status_code == 303
-            assert "The chain is whole" in (await bob.get("/audit/verify")).text
-            assert "slow" in (await bob.get("/audit?text=SLO")).text
-            assert (await bob.get("/runs")).status_code == 200
+    async with (
+        fake.serving() as dataflow,
+        running_web(tmp_path, dataflow, database=empty_postgres) as web,
+        web.logged_in() as admin,
+        web.in_role(admin, "operator", name="bob") as bob,
+    ):
+        await web.until_live(bob)
+        assert (await bob.post("/nodes/n0/drain", data={"reason": "slow"})).status_code == 303
+        assert "The chain is whole" in (await bob.get("/audit/verify")).text
+        assert "slow" in (await bob.get("/audit?text=SLO")).text
+        assert (await bob.get("/runs")).status_code == 200
     assert not (tmp_path / "web.sqlite").exists()
 
 

@@ -35,6 +35,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /flows/{flow:path}/pause": ACTING,
     "POST /flows/{flow:path}/pause": ACTING,
     "POST /flows/{flow:path}/resume": ACTING,
+    "GET /weights": ROLES,
+    "GET /weights/tables": ROLES,
     "GET /charts/{name}": ROLES,
     "GET /audit": ACTING,
     "GET /audit/verify": ACTING,

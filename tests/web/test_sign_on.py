@@ -36,7 +36,7 @@ async def web(provider: FakeProvider, fake: FakeControlPlane, tmp_path: Path) ->
         f'issuer = "{provider.issuer}"\nclient_id = "{CLIENT_ID}"\nlabel = "Example"\n'
         '[roles]\noperator = ["alice@example.org"]\nviewer = ["eve@example.org"]\n'
     )
-    more = {"provider": file, "provider_secret": CLIENT_SECRET}
+    more: dict[str, Any] = {"provider": file, "provider_secret": CLIENT_SECRET}
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow, **more) as running:
         await running.until_fed()
         yield running
