@@ -114,6 +114,6 @@ def _with_driver(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """Without the password that may be in it."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    """Without the user and password that may be in it."""
+    before, at, rest = url.rpartition("@")
+    return f"{before.partition('://')[0]}://{rest}" if at and "://" in before else rest
