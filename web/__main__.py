@@ -14,6 +14,8 @@ from web.service import serve
 from web.settings import Settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+DATABASE = "ASTRAFLOW_WEB_DATABASE"
+PROVIDER_SECRET = "ASTRAFLOW_OIDC_SECRET"  # noqa: S105 (the variable's name, not a secret)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +38,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipe", default="", help="name of the run's recipe, to show")
     parser.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority, for TLS")
     parser.add_argument("--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front")
+    parser.add_argument("--name", action="append", default=[], dest="names", help="a host name that browsers use")
+    parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="certificate and chain, PEM: speak TLS")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
+    parser.add_argument("--provider", type=Path, metavar="FILE", help="TOML file about an OpenID provider to log in by")
     return parser
 
 
@@ -43,7 +49,12 @@ def _settings(chosen: argparse.Namespace) -> Settings:
     token = os.environ.get(TOKEN, "")
     if not token:
         raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
-    return Settings.parse(vars(chosen) | {"token": token}, where="")
+    secrets = {
+        "token": token,
+        "database": os.environ.get(DATABASE, ""),
+        "provider_secret": os.environ.get(PROVIDER_SECRET, ""),
+    }
+    return Settings.parse(vars(chosen) | secrets, where="")
 
 
 def _say_ready(url: str) -> None:

@@ -1,4 +1,4 @@
-"""The web process's own database: SQLite beside its secret, migrated when it is opened."""
+"""The web process's own database: SQLite beside its secret, or PostgreSQL; migrated when it is opened."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ SECRET_BYTES = 32
 
 
 class Database(database.Database):
-    """Sessions of one SQLite file, and the secret beside it."""
+    """Sessions of the database, and the secret kept in the directory."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
         super().__init__(engine)
@@ -21,8 +21,8 @@ class Database(database.Database):
         """Keys the hashes of tokens and cookies; stays the same over restarts."""
 
 
-def open_database(directory: Path) -> Database:
-    """The database in `directory`, made or migrated to today's tables.
+def open_database(directory: Path, url: str = "") -> Database:
+    """The database in `directory`, or the one at `url`, made or migrated to today's tables.
 
     Raises: InvalidInput when the directory or what is in it cannot be used, with what would help.
     """
@@ -34,10 +34,10 @@ def open_database(directory: Path) -> Database:
             f"the directory {directory} cannot be used: {problem.strerror}; give one that you may write to"
         ) from None
     engine = database.opened(
-        f"sqlite:///{directory / 'web.sqlite'}",
+        url or f"sqlite:///{directory / 'web.sqlite'}",
         migrations=Path(__file__).parent / "migrations",
-        if_broken="free space, mend its permissions, or move it away (it holds logins and recorded charts only, the "
-        "run does not need it)",
+        if_broken="free space, mend its permissions, or move it away (it holds accounts, the audit and recorded "
+        "charts; the run does not need it)",
     )
     return Database(engine, secret)
 

@@ -1,26 +1,39 @@
-"""The door of every request: is the host ours, may this origin ask for it, and is somebody logged in.
+"""The door of every request: is it small, is the host ours, may this origin ask, who is it, may they do that.
 
-Whatever is not listed as public needs a session; whatever is not a reading method, and every WebSocket, must come from
-our own pages. Browsers send `Origin` or `Sec-Fetch-Site` on those, and pages of others cannot forge either.
+What a route needs, the route itself declares (`web.roles`); nobody gets to one that needs more than they have. Whatever
+is not a reading method, and every WebSocket, must come from our own pages: browsers send `Origin` or `Sec-Fetch-Site`
+on those, and pages of others cannot forge either. What a session sends must also carry the session's form token.
+Programs show a token of their own instead of a cookie; nothing sends that for them, so nothing can be forged.
 """
 
-from collections.abc import MutableMapping
-from typing import Any
-from urllib.parse import quote, urlsplit
+import hmac
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from web.auth import Accounts
+from web.accounts.accounts import Accounts
+from web.accounts.viewer import Viewer
+from web.addresses import came_from, hostname, is_own_origin
+from web.roles import Need, Needs
+from web.settings import Settings
 
 READING = ("GET", "HEAD", "OPTIONS")
-PUBLIC = ("/login", "/static/", "/healthz", "/favicon.ico")
-"""Paths for everybody; one that ends with a slash includes what is below it."""
 
 CLOSED_FOR_LOGIN = 4401
 """WebSocket close code: the session is over, reconnecting will not help."""
+
+CLOSED_FOR_ROLE = 4403
+
+FORM_TOKEN = "form_token"  # noqa: S105 (a field's name)
+FORM_TOKEN_HEADER = "x-form-token"  # noqa: S105 (a header's name)
+
+MOST_HEADERS = 100
+HEADER_BYTES = 16 * 1024
+BODY_BYTES = 1024 * 1024
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -34,54 +47,84 @@ SECURITY_HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
 
+Refuse = Callable[[Request, Need], Awaitable[Response]]
+"""Makes the answer for who lacks the role."""
+
 
 class Guard:
-    """ASGI middleware around the whole application; puts the viewer into `scope["state"]["viewer"]`."""
+    """ASGI middleware around the whole application.
 
-    def __init__(self, app: ASGIApp, *, accounts: Accounts, hosts: frozenset[str], is_https: bool) -> None:
+    Puts the viewer (None for nobody) into `scope["state"]["viewer"]` and the address of who asks into `came_from`.
+    """
+
+    def __init__(self, app: ASGIApp, *, accounts: Accounts, needs: Needs, settings: Settings, refuse: Refuse) -> None:
         self._app = app
         self._accounts = accounts
-        self._hosts = hosts
-        self._is_https = is_https
+        self._needs = needs
+        self._settings = settings
+        self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
         answer = self._with_headers(send)
-        refusal = self._refusal(scope, headers)
+        headers = Headers(scope=scope)
+        refusal = self._stranger(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, answer)
             return
-        viewer = await self._accounts.viewer(cookie_of(headers, self._accounts.cookie_name))
-        scope.setdefault("state", {})["viewer"] = viewer
-        if viewer is None and not _is_public(scope["path"]):
+        viewer = await self._viewer(scope, headers)
+        need = self._needs.of(scope)
+        if need is not Need.NOTHING and viewer is None:
             await _ask_to_log_in(scope, receive, answer)
-            return
-        await self._app(scope, receive, answer)
+        elif viewer is not None and not viewer.may(need):
+            await self._turn_away(scope, receive, answer, need)
+        elif _reads(scope) or scope["type"] == "websocket":
+            await self._app(scope, receive, answer)
+        else:
+            await self._act(scope, receive, answer, viewer if need is not Need.NOTHING else None)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        host = headers.get("host", "")
-        if hostname(host) not in self._hosts:
+    def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        """The refusal of what is too large, asks for another host, or comes from another site's page."""
+        if len(headers.raw) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
+            return PlainTextResponse("Refused: too many or too long headers.", 431)
+        if hostname(headers.get("host", "")) not in self._settings.hosts:
             return PlainTextResponse(
                 "This address is not one of this page's names. Use the one that it printed when it started.", 421
             )
-        if scope["type"] == "http" and scope["method"] in READING:
+        if _reads(scope):
             return None
-        if not self._is_own_page(scope, headers, host):
+        if not _is_own_page(scope, headers, self._settings):
             return PlainTextResponse("Refused: this did not come from a page of this site.", 403)
         return None
 
-    def _is_own_page(self, scope: Scope, headers: Headers, host: str) -> bool:
-        """Whether the browser vouches that one of our pages asks; without any word from a browser, no."""
-        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if site is not None and site != "same-origin":
-            return False
-        if origin is not None:
-            scheme = "https" if self._is_https else "http"
-            return origin == f"{scheme}://{host}"
-        return site == "same-origin" and scope["type"] == "http"
+    async def _viewer(self, scope: Scope, headers: Headers) -> Viewer | None:
+        state = scope.setdefault("state", {})
+        state["came_from"] = came_from(scope, headers, is_proxied=bool(self._settings.behind_proxy))
+        cookie = cookie_of(headers, self._accounts.sessions.cookie_name)
+        viewer = await self._accounts.viewer(headers, cookie=cookie, came_from=state["came_from"])
+        state["viewer"] = viewer
+        return viewer
+
+    async def _act(self, scope: Scope, receive: Receive, send: Send, viewer: Viewer | None) -> None:
+        """Hand on what may change something: whole, not endless, and with the form token if a session sent it."""
+        body = await _body(receive)
+        if body is None:
+            await PlainTextResponse(f"Refused: more than {BODY_BYTES} bytes.", 413)(scope, receive, send)
+            return
+        if viewer is not None and viewer.form_token and not _has_form_token(scope, body, viewer.form_token):
+            text = "Refused: the form is of another session. Load the page again, then send it."
+            await PlainTextResponse(text, 403)(scope, receive, send)
+            return
+        await self._app(scope, _replayed(body, receive), send)
+
+    async def _turn_away(self, scope: Scope, receive: Receive, send: Send, need: Need) -> None:
+        if scope["type"] == "websocket":
+            await _close(receive, send, CLOSED_FOR_ROLE, "this needs another role")
+            return
+        response = await self._refuse(Request(scope, receive), need)
+        await response(scope, receive, send)
 
     def _with_headers(self, send: Send) -> Send:
         async def answer(message: Message) -> None:
@@ -89,7 +132,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
-                if self._is_https:
+                if self._settings.is_https:
                     headers.setdefault("strict-transport-security", "max-age=31536000")
                 headers.setdefault("cache-control", "no-store")
             await send(message)
@@ -102,44 +145,75 @@ def cookie_of(headers: Headers, name: str) -> str | None:
     return cookie_parser(headers.get("cookie", "")).get(name)
 
 
-def hostname(host: str) -> str:
-    """The name in a Host header, without port and brackets.
-
-    >>> hostname("127.0.0.1:8000"), hostname("[::1]:80"), hostname("localhost"), hostname("a@localhost")
-    ('127.0.0.1', '::1', 'localhost', '')
-    """
-    if "@" in host or "/" in host:
-        return ""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+def _reads(scope: Scope) -> bool:
+    return scope["type"] == "http" and scope["method"] in READING
 
 
-def local_path(path: str) -> str:
-    """A path of this site to go on to; anything that could lead elsewhere becomes the front page.
-
-    >>> local_path("/nodes?page=2"), local_path("//evil.example"), local_path("https://evil.example")
-    ('/nodes?page=2', '/', '/')
-    """
-    is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if is_local else "/"
-
-
-def _is_public(path: str) -> bool:
-    return any(path == public or (public.endswith("/") and path.startswith(public)) for public in PUBLIC)
+def _is_own_page(scope: Scope, headers: Headers, settings: Settings) -> bool:
+    """Whether the browser vouches that one of our pages asks, or it is a program that shows a token of its own."""
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None and site != "same-origin":
+        return False
+    if origin is not None:
+        return is_own_origin(origin, host=headers.get("host", ""), settings=settings)
+    if "authorization" in headers:
+        return True
+    return site == "same-origin" and scope["type"] == "http"
 
 
-async def _ask_to_log_in(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body; None when it is too long."""
+    body, is_more = bytearray(), True
+    while is_more:
+        message = await receive()
+        if message["type"] != "http.request":  # the sender went away
+            break
+        body += message.get("body", b"")
+        is_more = message.get("more_body", False)
+        if len(body) > BODY_BYTES:
+            return None
+    return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    parts = [body]
+
+    async def replay() -> Message:
+        if parts:
+            return {"type": "http.request", "body": parts.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _has_form_token(scope: Scope, body: bytes, wanted: str) -> bool:
+    headers = Headers(scope=scope)
+    found = headers.get(FORM_TOKEN_HEADER, "")
+    if not found and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        try:
+            fields = parse_qs(body.decode("latin-1"), max_num_fields=MOST_HEADERS)
+        except ValueError:
+            return False
+        found = fields.get(FORM_TOKEN, [""])[0]
+    return hmac.compare_digest(found.encode(), wanted.encode())
+
+
+async def _close(receive: Receive, send: Send, code: int, reason: str) -> None:
+    """Accept a WebSocket only to say why it is closed: browsers hide the cause of a refused one."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+async def _ask_to_log_in(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.close", "code": CLOSED_FOR_LOGIN, "reason": "log in"})
+        await _close(receive, send, CLOSED_FOR_LOGIN, "log in")
         return
     response: Response
-    if scope["path"].startswith("/api/"):
-        response = JSONResponse({"error": "log in first"}, 401)
-    elif scope["method"] == "GET" and "hx-request" not in Headers(scope=scope):
+    headers = Headers(scope=scope)
+    if scope["path"].startswith("/api/") or "authorization" in headers:
+        response = JSONResponse({"error": "log in first, or show a token that is good"}, 401)
+    elif scope["method"] == "GET" and "hx-request" not in headers:
         query = scope["query_string"].decode("latin-1")
         wanted = scope["path"] + (f"?{query}" if query else "")
         response = RedirectResponse(f"/login?next={quote(wanted, safe='/')}", 303)

@@ -8,12 +8,15 @@ from starlette.requests import HTTPConnection
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.runtime.clock import Clock
-from web.auth import Accounts, Viewer
+from web.accounts.accounts import Accounts
+from web.accounts.viewer import Viewer
+from web.audit import Trail
 from web.db import Database
 from web.frames import FrameMaker
 from web.hub import Hub
 from web.recorder import Recorder
 from web.rendering import Pages
+from web.retention import Retention
 from web.settings import Settings
 from web.state import RunState
 
@@ -25,7 +28,9 @@ class Parts:
     settings: Settings
     clock: Clock
     database: Database
+    trail: Trail
     accounts: Accounts
+    retention: Retention
     control: ControlPlaneClient
     state: RunState
     frames: FrameMaker

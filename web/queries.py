@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session, col, delete, select
 
-from web.tables import BrowserSession, LoginToken, RunPoint, RunRecord, User
+from web.tables import RunPoint, RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,46 +21,6 @@ class Sighting:
     at: float
     sequence: int
     report_json: str
-
-
-def user_named(session: Session, name: str, *, role: str, now: float) -> User:
-    """The user of that name, made when missing."""
-    user = session.exec(select(User).where(User.name == name)).one_or_none()
-    if user is None:
-        user = User(name=name, role=role, created_at=now)
-        session.add(user)
-        session.flush()
-    return user
-
-
-def take_login_token(session: Session, token_hash: str, *, now: float) -> LoginToken | None:
-    """Mark a login token as used and return it; None when it is unknown, used or expired."""
-    token = session.get(LoginToken, token_hash, with_for_update=True)
-    if token is None or token.used_at is not None or token.expires_at <= now:
-        return None
-    token.used_at = now
-    return token
-
-
-def session_user(session: Session, cookie_hash: str, *, now: float) -> User | None:
-    """Who is logged in with this cookie; None when nobody is (any more)."""
-    row = session.get(BrowserSession, cookie_hash)
-    if row is None or row.revoked_at is not None or row.expires_at <= now:
-        return None
-    return session.get(User, row.user_id)
-
-
-def revoke_session(session: Session, cookie_hash: str, *, now: float) -> None:
-    """Log one browser out."""
-    row = session.get(BrowserSession, cookie_hash)
-    if row is not None:
-        row.revoked_at = now
-
-
-def forget_expired(session: Session, *, now: float) -> None:
-    """Remove logins that are over."""
-    session.exec(delete(BrowserSession).where(col(BrowserSession.expires_at) <= now))
-    session.exec(delete(LoginToken).where(col(LoginToken.expires_at) <= now))
 
 
 def see_run(session: Session, sighting: Sighting, *, record_id: int | None) -> int:
@@ -95,7 +55,8 @@ def add_points(session: Session, points: Sequence[RunPoint]) -> None:
     """Keep points; those that are there already stay as they are."""
     if points:
         rows = [point.model_dump() for point in points]
-        session.execute(insert(RunPoint).on_conflict_do_nothing(), rows)
+        dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+        session.execute(dialect.insert(RunPoint).on_conflict_do_nothing(), rows)
 
 
 def prune_points(session: Session, run_id: int, *, before_sequence: int) -> None:

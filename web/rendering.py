@@ -15,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from web.flash import taken_flash
 from web.present import formats
 from web.present.cells import Cell
+from web.roles import Need
 
 ROOM = Path(__file__).parent
 STATIC = ROOM / "static"
@@ -31,6 +32,8 @@ class NavItem:
     name: str
     label: str
     path: str
+    need: Need = Need.READ
+    """Shown to who has it."""
 
 
 NAVIGATION = (
@@ -38,6 +41,8 @@ NAVIGATION = (
     NavItem(name="runs", label="Runs", path="/runs"),
     NavItem(name="nodes", label="Nodes", path="/nodes"),
     NavItem(name="weights", label="Weights", path="/weights"),
+    NavItem(name="audit", label="Audit", path="/audit", need=Need.AUDIT),
+    NavItem(name="settings", label="Settings", path="/settings", need=Need.OWN),
 )
 
 

@@ -10,8 +10,11 @@ from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.toml import read_toml
+from web.accounts.accounts import open_accounts
+from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
 from web.app import create_app
-from web.auth import Accounts
+from web.audit import Trail
 from web.collector import Collector
 from web.db import open_database
 from web.frames import FrameMaker
@@ -21,6 +24,7 @@ from web.points import Point
 from web.present.overview import latest_events
 from web.recorder import Recorder
 from web.rendering import Pages
+from web.retention import Retention
 from web.settings import Settings
 from web.state import FeedState, RunState
 
@@ -41,17 +45,21 @@ async def serve(
     settings.check()
     clock = clock or SystemClock()
     with listening(settings.host, settings.port) as listener:
-        database = await asyncio.to_thread(open_database, settings.directory)
+        provider = _provider(settings, listener, clock)
+        database = await asyncio.to_thread(open_database, settings.directory, settings.database)
         try:
             async with connect_control(settings.dataflow, settings.token, authority=settings.authority) as control:
                 pages = Pages(dataflow=settings.dataflow)
                 state = RunState(clock)
                 frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
+                trail = Trail(database, clock=clock)
                 parts = Parts(
                     settings=settings,
                     clock=clock,
                     database=database,
-                    accounts=Accounts(database, clock=clock),
+                    trail=trail,
+                    accounts=open_accounts(database, clock=clock, trail=trail, provider=provider),
+                    retention=Retention(database, clock=clock, trail=trail),
                     control=control,
                     state=state,
                     frames=frames,
@@ -69,6 +77,7 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
         beside = [
             tasks.create_task(_collector(parts).run()),
             tasks.create_task(parts.recorder.run()),
+            tasks.create_task(parts.retention.run()),
             tasks.create_task(_beat(parts, parts.clock)),
         ]
         async with serving_http(
@@ -78,8 +87,11 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
             ws_max_size=1024,  # browsers have nothing to say
             ws="websockets-sansio",
             ws_per_message_deflate=False,
+            ssl_certfile=parts.settings.tls_certificate,
+            ssl_keyfile=parts.settings.tls_key,
         ):
-            on_ready(f"{_address(parts.settings, listener)}/login?token={await parts.accounts.login_token()}")
+            link = await parts.accounts.sessions.first_link()
+            on_ready(f"{_address(parts.settings, listener)}/login?token={link}")
             await asyncio.to_thread(parts.pages.warm)
             await stop.wait()
             log.info("web_stopping")
@@ -118,4 +130,16 @@ def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:
-    return settings.behind_proxy.rstrip("/") if settings.behind_proxy else url_of(listener, settings.host)
+    if settings.behind_proxy:
+        return settings.behind_proxy.rstrip("/")
+    address = url_of(listener, next(iter(settings.names), settings.host))
+    return address.replace("http://", "https://", 1) if settings.has_tls else address
+
+
+def _provider(settings: Settings, listener: socket.socket, clock: Clock) -> Provider | None:
+    """The OpenID provider that the settings name. Raises: InvalidInput for a file that cannot be used."""
+    if settings.provider is None:
+        return None
+    config = ProviderConfig.parse(read_toml(settings.provider), where=str(settings.provider))
+    back = f"{_address(settings, listener)}{PROVIDER_PATH}"
+    return Provider(config, secret=settings.provider_secret, redirect_uri=back, clock=clock)

@@ -28,6 +28,8 @@ class Settings(Config):
     """Folder of the run's certificate authority, for a run that speaks TLS."""
     directory: Path
     """Where the database and the secret are kept."""
+    database: str = Field(default="", repr=False)
+    """`postgresql://` URL, from the environment variable ASTRAFLOW_WEB_DATABASE; empty for SQLite in `directory`."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -36,6 +38,16 @@ class Settings(Config):
     """Name of the recipe the run was started from, to show."""
     behind_proxy: str = ""
     """Public `https://` address of a proxy in front of this process; lets it listen beyond loopback."""
+    names: tuple[str, ...] = ()
+    """Host names that browsers may use, besides those of loopback and the proxy's."""
+    tls_certificate: Path | None = None
+    """PEM file with the certificate and its chain: this process then speaks TLS itself."""
+    tls_key: Path | None = None
+    """PEM file with its private key."""
+    provider: Path | None = None
+    """TOML file about an OpenID provider through which people log in (`web.accounts.provider.ProviderConfig`)."""
+    provider_secret: str = Field(default="", repr=False)
+    """What this page proves itself to the provider with, from ASTRAFLOW_OIDC_SECRET; empty for a public client."""
 
     @field_validator("behind_proxy")
     @classmethod
@@ -47,20 +59,30 @@ class Settings(Config):
 
     def check(self) -> None:
         """Refuse what would let strangers in. Raises: InvalidInput."""
-        if self.host not in LOOPBACK_NAMES and not self.behind_proxy:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InvalidInput("TLS needs both --tls-certificate and --tls-key")
+        if self.has_tls and self.behind_proxy:
+            raise InvalidInput("give either --behind-proxy, which speaks TLS, or --tls-certificate and --tls-key")
+        if self.host not in LOOPBACK_NAMES and not self.is_https:
             raise InvalidInput(
                 f"refusing to listen on {self.host}: the page would travel unencrypted beyond this machine; "
-                "keep --host 127.0.0.1 (ssh -L reaches it from elsewhere), or put a TLS proxy in front and name its "
-                "address with --behind-proxy https://NAME"
+                "keep --host 127.0.0.1 (ssh -L reaches it from elsewhere), give --tls-certificate and --tls-key, "
+                "or put a TLS proxy in front and name its address with --behind-proxy https://NAME"
             )
 
     @property
     def hosts(self) -> frozenset[str]:
         """Names under which this page may be asked for; any other is a rebinding attack or a mistake."""
         public = urlsplit(self.behind_proxy).hostname
-        return frozenset({*LOOPBACK_NAMES, public} if public else LOOPBACK_NAMES)
+        own = () if self.host in ("0.0.0.0", "::") else (self.host,)  # noqa: S104 (told apart, not bound)
+        return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *self.names, *own, *([public] if public else [])))
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether this process speaks TLS itself."""
+        return self.tls_certificate is not None
 
     @property
     def is_https(self) -> bool:
         """Whether browsers reach the page over TLS: then cookies are Secure."""
-        return bool(self.behind_proxy)
+        return bool(self.behind_proxy) or self.has_tls

@@ -11,8 +11,13 @@ class User(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     role: str
-    """`viewer`, `operator` or `admin`."""
+    """A `web.roles.Role`."""
     created_at: float
+    password_hash: str | None = None
+    """Argon2id; None for who logs in by a link or through a provider."""
+    identity: str | None = Field(default=None, unique=True, index=True)
+    """Issuer and subject at an OpenID provider."""
+    disabled_at: float | None = None
 
 
 class LoginToken(SQLModel, table=True):
@@ -37,6 +42,76 @@ class BrowserSession(SQLModel, table=True):
     created_at: float
     expires_at: float
     revoked_at: float | None = None
+    came_from: str = ""
+    """Address it was opened from."""
+    browser: str = ""
+    """What it called itself."""
+    opened_by: str = "link"
+    """`link`, `password` or `provider`."""
+
+
+class ApiToken(SQLModel, table=True):
+    """A token with which a program acts for a user. Only its keyed hash is kept."""
+
+    __tablename__ = "api_tokens"
+
+    id: int | None = Field(default=None, primary_key=True)
+    token_hash: str = Field(unique=True)
+    user_id: int = Field(foreign_key="users.id", index=True)
+    name: str
+    scope: str
+    """The role that it acts in; never more than the user's own at that moment."""
+    created_at: float
+    expires_at: float
+    revoked_at: float | None = None
+
+
+class AuditEntry(SQLModel, table=True):
+    """One thing that somebody did, or was refused. Never changed; the database itself sees to that."""
+
+    __tablename__ = "audit_entries"
+
+    sequence: int = Field(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    at: float = Field(index=True)
+    actor: str = Field(index=True)
+    role: str
+    via: str
+    came_from: str
+    action: str = Field(index=True)
+    target: str
+    before: str
+    """JSON; empty for nothing."""
+    after: str
+    result: str
+    """`done`, `refused` or `failed`."""
+    reason: str
+    previous_hash: str
+    entry_hash: str
+
+
+class AuditChain(SQLModel, table=True):
+    """The two ends of the chain of entries; one row."""
+
+    __tablename__ = "audit_chain"
+
+    id: int = Field(default=1, primary_key=True)
+    first_sequence: int
+    """The oldest entry that is kept."""
+    anchor_hash: str
+    """The hash before it."""
+    last_sequence: int
+    last_hash: str
+    seal: str
+    """Keyed with the secret beside the database: who can only write to the database cannot make it."""
+
+
+class Preference(SQLModel, table=True):
+    """A choice that administrators made on the page."""
+
+    __tablename__ = "preferences"
+
+    name: str = Field(primary_key=True)
+    value: str
 
 
 class RunRecord(SQLModel, table=True):

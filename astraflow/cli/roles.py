@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,14 +159,17 @@ def _checked(registry: Registry[Any], text: str) -> dict[str, Any]:
 
 
 def run_web(
-    *, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str, authority: Path | None
+    *, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str, more: Mapping[str, str | None]
 ) -> int:
-    """The page: this process becomes the web process, which knows AstraFlow only by its address."""
+    """The page: this process becomes the web process, which knows AstraFlow only by its address.
+
+    more: further options of `python -m web`; those that are None are left out.
+    """
     _made(directory)
     arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
+    arguments += [part for name, value in more.items() if value is not None for part in (f"--{name}", value)]
     environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
     command = [sys.executable, "-m", "web", *arguments, *(["--recipe", recipe] if recipe else [])]
-    command += ["--authority", str(authority)] if authority else []
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
 
 

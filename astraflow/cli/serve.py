@@ -161,22 +161,27 @@ def web(
     host: Host = "127.0.0.1",
     port: Port = 0,
     recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
+    behind_proxy: Annotated[str | None, typer.Option(help="Public https:// address of a proxy in front.")] = None,
+    name: Annotated[str | None, typer.Option(help="A host name that browsers use.")] = None,
+    tls_certificate: Annotated[str | None, typer.Option(help="Certificate and chain, PEM: speak TLS.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its private key, PEM.")] = None,
+    provider: Annotated[str | None, typer.Option(help="TOML file about an OpenID provider to log in by.")] = None,
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
     """The web page over a run."""
     from astraflow.cli.roles import run_web
 
+    more = {
+        "behind-proxy": behind_proxy,
+        "name": name,
+        "tls-certificate": tls_certificate,
+        "tls-key": tls_key,
+        "provider": provider,
+        "authority": str(authority) if authority else None,
+    }
     token = read_token(token_file)
-    run_web(
-        dataflow=dataflow,
-        directory=directory,
-        host=host,
-        port=port,
-        recipe=recipe,
-        token=token,
-        authority=authority,
-    )
+    run_web(dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token, more=more)
 
 
 @serve.command()

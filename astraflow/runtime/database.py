@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session, create_engine
 
@@ -15,20 +15,37 @@ from astraflow.contract.errors import InvalidInput
 
 T = TypeVar("T")
 
+_READS_ONLY = "astraflow_reads_only"
+_MIGRATION_LOCK = 0x617374726166  # any number that nobody else locks
+
 
 class Database:
-    """Sessions of one database. Every piece of work is one transaction in a thread of its own."""
+    """Sessions of one database. Every piece of work is one transaction in a thread of its own.
+
+    Work that writes holds SQLite's only write lock from its first statement: what it reads cannot change under it, and
+    it never fails half-way because another was faster.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._reading = engine.execution_options(**{_READS_ONLY: True})
 
     async def do(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction, off the event loop."""
+        """Run `work` in a transaction that may write, off the event loop."""
         return await asyncio.to_thread(self.do_now, work)
 
+    async def look(self, work: Callable[[Session], T]) -> T:
+        """Run `work`, which only reads, off the event loop; it waits for no writer and sees one moment."""
+        return await asyncio.to_thread(self.look_now, work)
+
     def do_now(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction, here."""
+        """Run `work` in a transaction that may write, here."""
         with Session(self._engine, expire_on_commit=False) as session, session.begin():
+            return work(session)
+
+    def look_now(self, work: Callable[[Session], T]) -> T:
+        """Run `work`, which only reads, here."""
+        with Session(self._reading, expire_on_commit=False) as session, session.begin():
             return work(session)
 
     def close(self) -> None:
@@ -44,13 +61,20 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
     Raises: InvalidInput when it cannot be used.
     """
     try:
-        engine = create_engine(url)
-    except (ArgumentError, ImportError) as problem:
-        what = f"{problem}".replace(url, _shown(url))  # SQLAlchemy quotes it
-        raise InvalidInput(f"the database {_shown(url)} cannot be used: {what}; {if_broken}") from None
+        engine = create_engine(_with_driver(url), pool_pre_ping=True)
+    except ImportError as problem:
+        raise InvalidInput(
+            f"the database {_shown(url)} needs a driver that is not here ({problem}); for PostgreSQL: "
+            "pip install 'astraflow[postgres]'"
+        ) from None
+    except (ValueError, ArgumentError) as problem:
+        raise InvalidInput(
+            f"the database {_shown(url)} cannot be used: {type(problem).__name__}; {if_broken}"
+        ) from None
     if engine.dialect.name == "sqlite":
         pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if is_synced else 'NORMAL'}", "busy_timeout=5000")
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
+        event.listen(engine, "begin", _begin)
     try:
         _upgrade(engine, migrations)
     except DBAPIError as problem:
@@ -59,7 +83,13 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
     return engine
 
 
+def _begin(connection: Connection) -> None:
+    reads_only = connection.get_execution_options().get(_READS_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+
+
 def _set_up(connection: Any, pragmas: tuple[str, ...]) -> None:
+    connection.isolation_level = None  # Python's sqlite3 would begin late, after the first reads
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
 
@@ -68,9 +98,19 @@ def _upgrade(engine: Engine, migrations: Path) -> None:
     config = AlembicConfig()
     config.set_main_option("script_location", str(migrations))
     with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":  # one process migrates, the others wait for it; SQLite locks anyway
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()
+
+
+def _with_driver(url: str) -> str:
+    """With the driver that comes with the extra `postgres`, where none is named."""
+    for plain in ("postgresql://", "postgres://"):
+        if url.startswith(plain):
+            return "postgresql+psycopg://" + url.removeprefix(plain)
+    return url
 
 
 def _shown(url: str) -> str:

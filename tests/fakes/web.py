@@ -1,10 +1,12 @@
 """The web process in this one: its whole service, on a free port, with a clock that can be pushed ahead."""
 
 import asyncio
+import html
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -30,10 +32,29 @@ class PushedClock(SystemClock):
         self.ahead_s += duration_s
 
 
+def form_token(page: httpx.Response) -> str:
+    """What the forms of a page carry."""
+    return page.text.partition('name="form_token" value="')[2].partition('"')[0]
+
+
+def shown_secret(page: httpx.Response) -> str:
+    """The token or link that a page shows once."""
+    assert page.status_code == 200, page.text
+    return page.text.partition('aria-label="The secret">')[2].partition("<")[0]
+
+
+async def flash_of(client: httpx.AsyncClient, answer: httpx.Response) -> str:
+    """What the page that an action leads to says about it."""
+    assert answer.status_code == 303, answer.text
+    page = (await client.get(answer.headers["location"])).text
+    return html.unescape(page.partition('class="flash"')[2].partition("<p>")[2].partition("</p>")[0])
+
+
 class RunningWeb:
     """A web process that listens."""
 
-    def __init__(self, login_url: str, clock: PushedClock) -> None:
+    def __init__(self, login_url: str, clock: PushedClock, directory: Path) -> None:
+        self.directory = directory
         self.login_url = login_url
         self.address = login_url.partition("/login")[0]
         self.clock = clock
@@ -49,6 +70,17 @@ class RunningWeb:
             answer = await client.get(self.login_url)
             assert answer.status_code == 303, answer.text
             client.headers["origin"] = self.address
+            client.headers["x-form-token"] = form_token(await client.get("/settings"))
+            yield client
+
+    @asynccontextmanager
+    async def in_role(self, admin: httpx.AsyncClient, role: str, *, name: str = "") -> AsyncIterator[httpx.AsyncClient]:
+        """A browser of a new user, whom `admin` adds and gives a link."""
+        added = await admin.post("/settings/users", data={"name": name or f"some-{role}", "role": role})
+        async with self.client() as client:
+            assert (await client.get(shown_secret(added))).status_code == 303
+            client.headers["origin"] = self.address
+            client.headers["x-form-token"] = form_token(await client.get("/settings"))
             yield client
 
     async def until_fed(self) -> None:
@@ -71,15 +103,15 @@ class RunningWeb:
 
 
 @asynccontextmanager
-async def running_web(directory: Path, dataflow: str, *, port: int = 0) -> AsyncIterator[RunningWeb]:
-    """Serve until the block ends."""
-    settings = Settings(dataflow=dataflow, token=TOKEN, directory=directory, port=port, recipe="reverse")
+async def running_web(directory: Path, dataflow: str, *, port: int = 0, **more: Any) -> AsyncIterator[RunningWeb]:
+    """Serve until the block ends. more: settings."""
+    settings = Settings(dataflow=dataflow, token=TOKEN, directory=directory, port=port, recipe="reverse", **more)
     stop, clock = asyncio.Event(), PushedClock()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(serve(settings, stop=stop, on_ready=ready.set_result, clock=clock))
         serving.add_done_callback(lambda _: ready.cancel())
         try:
-            yield RunningWeb(await ready, clock)
+            yield RunningWeb(await ready, clock, directory)
         finally:
             stop.set()

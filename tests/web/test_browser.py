@@ -200,7 +200,7 @@ async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
 async def test_every_page_is_quiet_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
         await page.get_by_role("button", name="Dark theme").click()
-        for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/wait", "/nodes/n0/drain"):
+        for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/wait", "/nodes/n0/drain", "/audit", "/settings"):
             await page.goto(web.address + path)
             await expect(page.locator(AGE)).to_have_attribute("data-state", "live")
             assert await page.evaluate("document.documentElement.scrollWidth") == 360, path
@@ -221,6 +221,46 @@ async def test_pausing_holds_the_page_and_resuming_catches_up(
         await expect(page.locator(STEPS)).to_have_text("131")
         await page.get_by_role("button", name="Resume").click()
         await expect(page.locator(STEPS)).to_have_text("140")
+
+
+async def test_a_user_is_added_comes_in_by_link_chooses_a_password_and_logs_in_with_it(
+    web: RunningWeb, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+        await page.goto(f"{web.address}/settings")
+        users = page.locator("section", has=page.locator("#users"))
+        await users.get_by_label("Name").fill("bob")
+        await users.locator("form.filters").get_by_label("Role").select_option("operator")
+        await users.get_by_role("button", name="Add user").click()
+        link = await page.locator(".secret .command").inner_text()
+        assert complaints.heard == []
+
+        async with logged_in_page(chromium, link) as (own, own_complaints, _):
+            await own.goto(f"{web.address}/settings")
+            await own.get_by_label("New password").fill("a sentence is easy")
+            await own.get_by_role("button", name="Set password").click()
+            await expect(own.locator(".flash")).to_contain_text("The password is changed")
+            await expect(own.locator("#users")).to_have_count(0)
+            await own.get_by_role("button", name="Log out", exact=True).click()
+            await own.get_by_label("Name").fill("bob")
+            await own.get_by_label("Password").fill("a sentence is easy")
+            await own.keyboard.press("Enter")
+            await expect(own.locator("h1")).to_contain_text("The trainer is")
+            assert own_complaints.heard == []
+
+        await page.goto(f"{web.address}/settings")
+        await page.get_by_role("link", name="Lock out bob").click()
+        dialog = page.get_by_role("dialog", name="Lock bob out?")
+        await dialog.get_by_label("Reason").fill(HOSTILE)
+        await dialog.get_by_role("button", name="Lock out").click()
+        await expect(page.locator(".flash")).to_contain_text("Bob is locked out")
+
+        await page.get_by_role("link", name="Audit", exact=True).click()
+        await expect(page.locator("tbody tr").first).to_contain_text(HOSTILE)
+        await page.get_by_role("link", name="Check the chain").click()
+        await expect(page.locator(".chain-sentence")).to_contain_text("The chain is whole")
+        assert page.url.endswith("/audit"), "htmx put it into the page"
+        assert complaints.heard == []
 
 
 UNLABELLED = """[...document.querySelectorAll('button, input:not([type=hidden]), select, a')]

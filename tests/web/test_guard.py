@@ -1,10 +1,24 @@
 """Whom the page lets in. Several tests are named after holes that other dashboards had."""
 
+import asyncio
+import html
+import json
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
 import httpx
 import pytest
+from starlette.routing import Route
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
-from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.web import RunningWeb
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from tests.fakes.web import RunningWeb, flash_of, shown_secret
+from web.app import ROUTERS
+from web.guard import READING
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +75,245 @@ async def test_every_unsafe_method_from_elsewhere_is_refused(web: RunningWeb, fa
                 assert (await client.request(method, "/nodes/n0/drain", headers=headers)).status_code == 403
 
     assert fake.actions == []
+
+
+async def test_a_form_of_our_own_origin_needs_the_token_of_its_own_session(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "operator") as other:
+        good = admin.headers.pop("x-form-token")
+        for wrong in ("", "made up", other.headers["x-form-token"], good[:-1], "é"):
+            answer = await admin.post("/nodes/n0/drain", data={"form_token": wrong})
+            assert answer.status_code == 403
+            assert "Load the page again" in answer.text
+        assert (await admin.post("/nodes/n0/drain", json={"form_token": good})).status_code == 403
+        assert (await admin.post("/nodes/n0/drain", files={"form_token": (None, good)})).status_code == 403
+        assert fake.actions == []
+        assert (await admin.post("/nodes/n0/drain", data={"form_token": good})).status_code == 303
+    assert fake.actions == [("drain", "n0", "admin")]
+
+
+async def test_every_form_that_changes_something_carries_the_token(web: RunningWeb, fake: FakeControlPlane) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        await client.post("/flows/train/pause")
+        await client.post("/settings/users", data={"name": "bob", "role": "viewer"})
+        await fake.advance()
+        await web.until_live(client, sequence=151)
+        pages = await crawl(client)
+        forms = [form.partition("</form>")[0] for page in pages.values() for form in page.split("<form")[1:]]
+        posting = [form for form in forms if 'method="post"' in form]
+        assert len(posting) > 20
+        assert all(client.headers["x-form-token"] in form for form in posting)
+        assert {"/settings", "/audit", "/runs", "/nodes", "/settings/users/2/disable"} <= set(pages)
+
+
+async def test_reading_every_page_as_admin_changes_nothing(web: RunningWeb, fake: FakeControlPlane) -> None:
+    async with web.logged_in() as client:
+        await web.until_live(client, sequence=150)
+        made = await client.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "9"})
+        assert made.status_code == 200
+        await client.post("/settings/users", data={"name": "bob", "role": "viewer"})
+        await asyncio.sleep(2.5)  # what is recorded of the run is written every two seconds
+        before = contents(web.directory)
+        pages = await crawl(client)
+        after = contents(web.directory)
+
+    assert len(pages) > 15
+    assert before == after
+    assert fake.actions == []
+
+
+async def test_bodies_and_headers_have_an_end(web: RunningWeb, fake: FakeControlPlane) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b"x" * 65536
+
+    async with web.logged_in() as client:
+        for body in (b"x" * (1024 * 1024 + 1), endless()):
+            assert (await client.post("/nodes/n0/drain", content=body)).status_code == 413
+        assert (await client.get("/", headers={"x-long": "x" * 20_000})).status_code == 431
+        assert (await client.get("/", headers={f"x-{n}": "x" for n in range(120)})).status_code == 431
+        assert (await client.get("/api/session")).status_code == 200
+    assert fake.actions == []
+
+
+async def test_a_websocket_of_another_site_is_refused_whatever_it_brings(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+        token = shown_secret(await client.post("/settings/tokens", data={"name": "x", "scope": "viewer", "days": "1"}))
+    address = web.address.replace("http://", "ws://") + "/live"
+    for origin in ("https://evil.example", "null", web.address.replace("127.0.0.1", "localhost"), None):
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(address, origin=origin, additional_headers={"cookie": cookie}):  # type: ignore[arg-type] # a str
+                pass
+        assert refused.value.response.status_code == 403
+    async with connect(address, additional_headers={"authorization": f"Bearer {token}"}) as program:
+        assert await program.recv(), "a program shows what no browser sends by itself"
+    headers = {"authorization": f"Bearer {token}"}
+    with pytest.raises(InvalidStatus):
+        async with connect(address, origin="https://evil.example", additional_headers=headers):  # type: ignore[arg-type] # a str
+            pass
+
+
+async def test_nothing_is_open_by_default(web: RunningWeb) -> None:
+    """As Ray's job API and Flower were. Whatever is not declared open asks for a login, unknown addresses too."""
+    async with web.client() as client:
+        client.headers["origin"] = web.address
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
+            for path in (
+                "/",
+                "/settings",
+                "/audit.csv",
+                "/docs",
+                "/openapi.json",
+                "/metrics",
+                "/api/jobs",
+                "/x/../nodes",
+            ):
+                answer = await client.request(method, path)
+                is_sent_to_log_in = answer.status_code == 303 and answer.headers["location"].startswith("/login")
+                assert is_sent_to_log_in or answer.status_code == 401, (method, path, answer.status_code)
+
+
+async def test_failed_logins_are_slowed_down_for_their_address_only(web: RunningWeb) -> None:
+    async with web.client() as client:
+        client.headers["origin"] = web.address
+        for _ in range(10):
+            answer = await client.post("/login", data={"name": "admin", "password": "guess"})
+            assert answer.status_code == 403
+        assert (await client.post("/login", data={"name": "admin", "password": "guess"})).status_code == 429
+        assert (await client.get(web.login_url)).status_code == 429, "links too"
+        web.clock.push(61)
+        assert (await client.get(web.login_url)).status_code == 303
+
+
+async def test_secrets_are_in_no_page_log_or_audit(
+    web: RunningWeb, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    for other in ("httpx", "httpcore", "uvicorn.access"):  # what the test itself sends; what only pytest listens to
+        caplog.set_level("CRITICAL", other)
+    password = "canary of a password"
+    async with web.logged_in() as admin:
+        link = shown_secret(await admin.post("/settings/users", data={"name": "bob", "role": "admin"}))
+        token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "admin", "days": "1"}))
+        await admin.post("/settings/password", data={"new": password})
+        await admin.post("/nodes/n0/drain", data={"reason": f"see {token} and {link}"})
+        async with web.client() as client:
+            client.headers["origin"] = web.address
+            assert (await client.get(link)).status_code == 303
+            by_name = await client.post("/login", data={"name": "admin", "password": password})
+            assert by_name.status_code == 303
+            await client.post("/login", data={"name": password, "password": password})
+            await client.get("/nowhere", headers={"authorization": f"Bearer {token}"})
+            cookies = [*client.cookies.values(), *admin.cookies.values()]
+        pages = await crawl(admin)
+        audit = (await admin.get("/audit.ndjson")).text + (await admin.get("/audit.csv")).text
+    out, err = capfd.readouterr()
+    told = {"pages": " ".join(pages.values()), "log": out + err + caplog.text, "audit": audit}
+    secrets = [password, token, link.partition("token=")[2], TOKEN, web.login_url.partition("token=")[2], *cookies]
+    assert "[secret]" in audit
+    for place, text in told.items():
+        assert not [secret for secret in secrets if secret in text], place
+
+
+async def test_hostile_names_and_texts_stay_text(web: RunningWeb) -> None:
+    hostile = "<img src=x onerror=alert(1)>\"'{{7*7}}"
+    async with web.logged_in() as admin:
+        await admin.post("/nodes/n0/drain", data={"reason": hostile})
+        await admin.post("/settings/tokens", data={"name": hostile, "scope": "viewer", "days": "1"})
+        admin.headers["user-agent"] = hostile
+        assert "begins with a letter" in await flash_of(
+            admin, await admin.post("/settings/users", data={"name": hostile, "role": "admin"})
+        )
+        async with web.client() as client:
+            client.headers.update({"origin": web.address, "user-agent": hostile})
+            refused = await client.post("/login", data={"name": hostile, "password": "x", "next": hostile})
+        pages = await crawl(admin)
+        asked = await admin.get("/audit", params={"text": hostile, "actor": hostile})
+    shown = [page for page in (*pages.values(), refused.text, asked.text) if page.startswith("<!doctype html>")]
+    assert len(shown) > 10
+    for page in shown:
+        assert "<img" not in page
+        assert "49" not in page.partition("onerror")[2][:20]
+    assert "&lt;img src=x onerror=alert(1)&gt;&#34;&#39;{{7*7}}" in pages["/audit"]
+    assert "&lt;img" in pages["/settings"]
+
+
+async def test_every_action_leaves_an_entry_whichever_way_it_goes(web: RunningWeb) -> None:
+    """Any route that changes something: done, failed and refused ones are all in the audit."""
+    acting = [
+        (route.path, method)
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - set(READING)
+        if route.path not in ("/theme", "/login", "/logout")  # a cookie only; logins have tests of their own
+    ]
+    good = {
+        "/nodes/{node:path}/drain": ("/nodes/n0/drain", {}),
+        "/flows/{flow:path}/pause": ("/flows/train/pause", {}),
+        "/flows/{flow:path}/resume": ("/flows/train/resume", {}),
+        "/settings/password": ("/settings/password", {"new": "a long password"}),
+        "/settings/tokens": ("/settings/tokens", {"name": "x", "scope": "viewer", "days": "1"}),
+        "/settings/tokens/{token_id}/revoke": ("/settings/tokens/1/revoke", {}),
+        "/settings/sessions/{session}/revoke": ("", {}),
+        "/settings/users": ("/settings/users", {"name": "bob", "role": "viewer"}),
+        "/settings/users/{user_id}/link": ("/settings/users/2/link", {}),
+        "/settings/users/{user_id}/role": ("/settings/users/2/role", {"role": "operator"}),
+        "/settings/users/{user_id}/disable": ("/settings/users/2/disable", {}),
+        "/settings/users/{user_id}/enable": ("/settings/users/2/enable", {}),
+        "/settings/retention": ("/settings/retention", {"days": "90"}),
+    }
+    assert set(good) == {path for path, _ in acting}
+    async with web.logged_in() as admin, web.in_role(admin, "viewer", name="eve") as eve:
+        for declared, (path, data) in good.items():
+            if declared == "/settings/sessions/{session}/revoke":
+                page = (await admin.get("/settings")).text
+                path = "/settings/sessions/" + page.partition("/settings/sessions/")[2].partition('"')[0]
+            before = len((await admin.get("/audit.ndjson")).text.splitlines())
+            answer = await admin.post(
+                path.replace("/2/", "/3/"), data={**data, "reason": "because", "actor": "mallory"}
+            )
+            assert answer.status_code in (200, 303), declared
+            entry = json.loads((await admin.get("/audit.ndjson")).text.splitlines()[0])
+            assert (entry["sequence"], entry["actor"], entry["result"]) == (before + 1, "admin", "done"), declared
+        await eve.get("/settings")
+        assert (await eve.get("/api/session")).status_code == 401, "her session was the one that was ended"
+        refused = await web_viewer(web, admin)
+        entry = json.loads((await admin.get("/audit.ndjson?result=refused")).text.splitlines()[0])
+        assert refused == 403
+        assert (entry["actor"], entry["target"]) == ("zoe", "POST /nodes/n0/drain")
+
+
+async def web_viewer(web: RunningWeb, admin: httpx.AsyncClient) -> int:
+    async with web.in_role(admin, "viewer", name="zoe") as zoe:
+        return (await zoe.post("/nodes/n0/drain")).status_code
+
+
+async def crawl(client: httpx.AsyncClient) -> dict[str, str]:
+    """Every page that links lead to, from the front page, as this user; by path. Logging out is a form, not a link."""
+    found: dict[str, str] = {}
+    waiting = ["/"]
+    while waiting:
+        path = waiting.pop()
+        if path.partition("#")[0] in found or path.startswith("/static/"):
+            continue
+        answer = await client.get(path)
+        assert answer.status_code in (200, 503), (path, answer.status_code)
+        is_page = answer.headers["content-type"].startswith("text/html")
+        found[path.partition("#")[0]] = answer.text
+        if is_page and len(found) < 150:
+            links = re.findall(r'(?:href|hx-get)="(/[^"]*)"', answer.text)
+            waiting += [html.unescape(link) for link in links]
+    return found
+
+
+def contents(directory: Path) -> str:
+    """Everything in the database, as SQL."""
+    with closing(sqlite3.connect(directory / "web.sqlite")) as connection:
+        return "\n".join(line for line in connection.iterdump() if "run_records" not in line)
 
 
 async def test_a_get_never_acts(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -14,11 +14,13 @@ from web.present.overview import rows_of
 from web.present.series import as_csv
 from web.present.shell import Chosen, chosen
 from web.report_json import report_to_json
+from web.roles import Need, needs
 
 router = APIRouter()
 
 
 @router.get("/healthz")
+@needs(Need.NOTHING)
 async def health(parts: PartsOf) -> Response:
     """Alive; and whether the feed is. Says nothing about the run: it needs no login."""
     age_s = parts.state.age_s
@@ -32,6 +34,7 @@ async def health(parts: PartsOf) -> Response:
 
 
 @router.get("/api/report")
+@needs(Need.READ)
 async def report(parts: PartsOf) -> Response:
     """The newest report, whole. `age_s` says how old it is."""
     if parts.state.report is None:
@@ -41,12 +44,14 @@ async def report(parts: PartsOf) -> Response:
 
 
 @router.get("/api/session")
+@needs(Need.READ)
 async def session() -> Response:
     """Whether this browser is logged in: the guard answers 401 when it is not."""
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/api/series.csv")
+@needs(Need.READ)
 async def series_csv(parts: PartsOf, chart: str = "", policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
     """What a chart plots, as CSV; without `chart`, every value."""
     choice, values, rows = _series(parts, chart, policy, range)
@@ -56,6 +61,7 @@ async def series_csv(parts: PartsOf, chart: str = "", policy: str = "", range: s
 
 
 @router.get("/api/series.json")
+@needs(Need.READ)
 async def series_json(parts: PartsOf, chart: str = "", policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
     """The same as JSON."""
     choice, values, rows = _series(parts, chart, policy, range)

@@ -9,11 +9,13 @@ from web.present import charts
 from web.present.overview import overview, rows_of
 from web.present.series import as_table
 from web.present.shell import chosen, shell
+from web.roles import Need, needs
 
 router = APIRouter()
 
 
 @router.get("/charts/{name}")
+@needs(Need.READ)
 async def show(request: Request, parts: PartsOf, name: str, policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
     """The chart, large, and its table."""
     report, choice = parts.state.report, chosen(parts.state, policy, range)

@@ -1,18 +1,21 @@
 """`/flows/{id}`: pausing a flow and letting it go on."""
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId
-from web.flash import Flash
+from web.accounts.viewer import Viewer
+from web.audit import Deed
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.shell import shell
+from web.roles import Need, needs
+from web.steering import NO_REASON, steered
 
 router = APIRouter()
 
 
 @router.get("/flows/{flow:path}/pause")
+@needs(Need.OPERATE)
 async def ask_pause(request: Request, parts: PartsOf, flow: str) -> Response:
     """Say what pausing would do, and ask."""
     return parts.pages.page(
@@ -33,25 +36,20 @@ async def ask_pause(request: Request, parts: PartsOf, flow: str) -> Response:
 
 
 @router.post("/flows/{flow:path}/pause")
+@needs(Need.OPERATE)
 async def pause(parts: PartsOf, viewer: ViewerOf, flow: str, reason: str = Form("")) -> Response:
     """Stop issuing."""
-    return await _set(parts, flow, is_paused=True, actor=viewer.name, reason=reason)
+    return await _set(parts, flow, is_paused=True, viewer=viewer, reason=reason)
 
 
 @router.post("/flows/{flow:path}/resume")
+@needs(Need.OPERATE)
 async def resume(parts: PartsOf, viewer: ViewerOf, flow: str, reason: str = Form("")) -> Response:
     """Go on issuing."""
-    return await _set(parts, flow, is_paused=False, actor=viewer.name, reason=reason)
+    return await _set(parts, flow, is_paused=False, viewer=viewer, reason=reason)
 
 
-async def _set(parts: Parts, flow: str, *, is_paused: bool, actor: str, reason: str) -> Response:
-    try:
-        told = await parts.control.pause_flow(
-            FlowId(flow), is_paused=is_paused, actor=actor, reason=reason or "asked on the web page"
-        )
-        flash = Flash(text=told, tone="good")
-    except AstraFlowError as problem:
-        flash = Flash(text=f"The flow was left as it is: {problem}", tone="bad")
-    response = RedirectResponse("/", 303)
-    flash.put(response)
-    return response
+async def _set(parts: Parts, flow: str, *, is_paused: bool, viewer: Viewer, reason: str) -> Response:
+    asked = parts.control.pause_flow(FlowId(flow), is_paused=is_paused, actor=viewer.name, reason=reason or NO_REASON)
+    deed = Deed(action="flow.pause" if is_paused else "flow.resume", target=flow, reason=reason)
+    return await steered(parts, viewer, deed, asked, if_failed="The flow was left as it is", back="/")

@@ -7,6 +7,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from web.guard import CLOSED_FOR_LOGIN, cookie_of
 from web.parts import Parts, PartsOf
+from web.roles import Need, needs
 
 router = APIRouter()
 
@@ -20,6 +21,7 @@ GOING_AWAY = 1012
 
 
 @router.websocket("/live")
+@needs(Need.READ)
 async def live(socket: WebSocket, parts: PartsOf, after: int = 0) -> None:
     """Send frames after a sequence until one side ends it. The browser says nothing."""
     await socket.accept()
@@ -50,8 +52,11 @@ async def _wait_for_end(socket: WebSocket) -> None:
 
 
 async def _recheck(socket: WebSocket, parts: Parts) -> None:
-    cookie = cookie_of(socket.headers, parts.accounts.cookie_name)
-    while await parts.accounts.viewer(cookie) is not None:
+    cookie = cookie_of(socket.headers, parts.accounts.sessions.cookie_name)
+    came_from: str = socket.state.came_from
+    while (viewer := await parts.accounts.viewer(socket.headers, cookie=cookie, came_from=came_from)) is not None:
+        if not viewer.may(Need.READ):
+            break
         await parts.clock.sleep(RECHECK_S)
     await socket.close(CLOSED_FOR_LOGIN)
     raise _Ended

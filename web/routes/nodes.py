@@ -1,19 +1,21 @@
 """`/nodes`: everybody who produces, and asking one of them to leave."""
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import NodeId
-from web.flash import Flash
+from web.audit import Deed
 from web.parts import PartsOf, ViewerOf
 from web.present.nodes import NodePage, node_page
 from web.present.shell import shell
+from web.roles import Need, needs
+from web.steering import NO_REASON, steered
 
 router = APIRouter()
 
 
 @router.get("/nodes")
+@needs(Need.READ)
 async def show(request: Request, parts: PartsOf, state: str = "", page: int = 1) -> Response:
     """The table, one page of it."""
     return parts.pages.page(
@@ -27,12 +29,14 @@ async def show(request: Request, parts: PartsOf, state: str = "", page: int = 1)
 
 
 @router.get("/nodes/rows")
+@needs(Need.READ)
 async def rows(request: Request, parts: PartsOf, state: str = "", page: int = 1) -> Response:
     """The same rows alone, for when nodes come and go."""
     return parts.pages.page(request, "nodes/_table.html", cells=parts.frames.cells, view=_view(parts, state, page))
 
 
 @router.get("/nodes/{node:path}/drain")
+@needs(Need.OPERATE)
 async def ask_drain(request: Request, parts: PartsOf, node: str) -> Response:
     """Say what draining would do, and ask."""
     node_id = NodeId(node)
@@ -57,16 +61,12 @@ async def ask_drain(request: Request, parts: PartsOf, node: str) -> Response:
 
 
 @router.post("/nodes/{node:path}/drain")
+@needs(Need.OPERATE)
 async def drain(parts: PartsOf, viewer: ViewerOf, node: str, reason: str = Form("")) -> Response:
     """Ask the node to finish and leave."""
-    try:
-        told = await parts.control.drain_node(NodeId(node), actor=viewer.name, reason=reason or "asked on the web page")
-        flash = Flash(text=told, tone="good")
-    except AstraFlowError as problem:
-        flash = Flash(text=f"The node was not drained: {problem}", tone="bad")
-    response = RedirectResponse("/nodes", 303)
-    flash.put(response)
-    return response
+    asked = parts.control.drain_node(NodeId(node), actor=viewer.name, reason=reason or NO_REASON)
+    deed = Deed(action="node.drain", target=node, reason=reason)
+    return await steered(parts, viewer, deed, asked, if_failed="The node was not drained", back="/nodes")
 
 
 def _view(parts: PartsOf, state: str, page: int) -> NodePage:

@@ -6,11 +6,13 @@ from fastapi.responses import Response
 from web.parts import PartsOf
 from web.present.overview import overview
 from web.present.shell import chosen, shell
+from web.roles import Need, needs
 
 router = APIRouter()
 
 
 @router.get("/")
+@needs(Need.READ)
 async def show(request: Request, parts: PartsOf, policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
     """The overview, or what it waits for."""
     report = parts.state.report
@@ -29,6 +31,7 @@ async def show(request: Request, parts: PartsOf, policy: str = "", range: str = 
 
 
 @router.get("/overview/nodes")
+@needs(Need.READ)
 async def nodes(request: Request, parts: PartsOf, policy: str = "") -> Response:
     """The rows of the node table, for when nodes come and go."""
     report = parts.state.report

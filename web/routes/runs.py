@@ -13,6 +13,7 @@ from web.present.evaluations import EvaluationTable, evaluation_tables
 from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
 from web.present.sample_filter import ENDINGS, filter_from
 from web.present.shell import shell
+from web.roles import Need, needs
 from web.sampled import SamplePage, sample_page
 
 router = APIRouter()
@@ -32,14 +33,16 @@ class RoundPage:
 
 
 @router.get("/runs")
+@needs(Need.READ)
 async def show(request: Request, parts: PartsOf) -> Response:
     """The list."""
-    records = await parts.database.do(queries.runs)
+    records = await parts.database.look(queries.runs)
     rows = [run_row(record, is_live=_is_live(parts, record.id)) for record in records]
     return parts.pages.page(request, "runs/page.html", page="runs", shell=shell(parts.state, parts.settings), rows=rows)
 
 
 @router.get("/runs/{run_id}")
+@needs(Need.READ)
 async def show_run(
     request: Request, parts: PartsOf, run_id: int, policy: str = "", rounds_before: int | None = None
 ) -> Response:
@@ -60,12 +63,14 @@ async def show_run(
 
 
 @router.get("/runs/{run_id}/ledger")
+@needs(Need.READ)
 async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
     return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
 
 
 @router.get("/runs/{run_id}/evaluations")
+@needs(Need.READ)
 async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Response:
     """The newest rounds alone, for the live page."""
     view = await _view(parts, run_id, "", at_most=1)
@@ -74,13 +79,13 @@ async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Res
 
 
 async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
-    record = await parts.database.do(lambda session: queries.run(session, run_id))
+    record = await parts.database.look(lambda session: queries.run(session, run_id))
     if record is None:
         raise HTTPException(404)
     live = parts.state.report if _is_live(parts, run_id) else None
-    known = await parts.database.do(lambda session: queries.run_policies(session, run_id))
+    known = await parts.database.look(lambda session: queries.run_policies(session, run_id))
     chosen = policy if policy in known else next(iter(known), "")
-    points = await parts.database.do(lambda session: queries.run_points(session, run_id, chosen, at_most=at_most))
+    points = await parts.database.look(lambda session: queries.run_points(session, run_id, chosen, at_most=at_most))
     return run_view(record, points, policy=chosen, live=live, dataflow=record.dataflow)
 
 

@@ -6,11 +6,13 @@ from fastapi.responses import Response
 from web.parts import PartsOf
 from web.present.shell import shell
 from web.present.weight_page import PHASES, weight_page
+from web.roles import Need, needs
 
 router = APIRouter()
 
 
 @router.get("/weights")
+@needs(Need.READ)
 async def show(request: Request, parts: PartsOf) -> Response:
     """The tables."""
     return parts.pages.page(
@@ -24,6 +26,7 @@ async def show(request: Request, parts: PartsOf) -> Response:
 
 
 @router.get("/weights/tables")
+@needs(Need.READ)
 async def tables(request: Request, parts: PartsOf) -> Response:
     """The same tables alone, for when there is something new."""
     return parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)

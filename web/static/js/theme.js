@@ -8,7 +8,9 @@ export function theme(form) {
     for (const button of form.querySelectorAll("button")) {
       button.setAttribute("aria-pressed", String(button.value === choice));
     }
-    const body = new URLSearchParams({ theme: choice, next: "/healthz" });
+    const body = new URLSearchParams(new FormData(form));
+    body.set("theme", choice);
+    body.set("next", "/healthz");
     fetch(form.action, { method: "POST", body, redirect: "manual" });
   });
 }

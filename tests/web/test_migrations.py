@@ -1,0 +1,239 @@
+"""From every earlier release to today's, with what was kept; on SQLite and on PostgreSQL."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlmodel import Session, SQLModel
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import SystemClock
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import running_web
+from web import db, queries
+from web.accounts.accounts import open_accounts
+from web.audit import Author, Deed, Trail
+from web.db import open_database
+from web.tables import RunPoint
+
+MIGRATIONS = Path(db.__file__).parent / "migrations"
+PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+NOBODY = 65534
+COOKIE = "a cookie from before"
+
+FIRST = (
+    "INSERT INTO users (id, name, role, created_at) VALUES (1, 'admin', 'admin', 5.0), (2, 'bob', 'viewer', 6.0)",
+    "INSERT INTO run_records VALUES (7, 'run', 'reverse', 'h:1', 1.0, 2.0, 9, '{}')",
+    "INSERT INTO run_points (run_id, policy, sequence, at, produced, consumed, buffered, version, steps)"
+    " VALUES (7, 'solver', 9, 2.0, 1.5, 1.25, 3, 4, 5)",
+)
+"""What somebody had whose release was the first."""
+
+
+def config_of(engine: Engine) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
+
+
+def revisions() -> list[str]:
+    """All but today's, oldest first."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][:0:-1]
+
+
+def fill(url: str, revision: str, secret: bytes) -> None:
+    """A database as that release left it, with a login and a recorded run."""
+    import hashlib
+    import hmac
+
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    digest = hmac.new(secret, COOKIE.encode(), hashlib.sha256).hexdigest()
+    with engine.connect() as connection:
+        config = config_of(engine)
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        for statement in FIRST:
+            connection.execute(text(statement))
+        login = "INSERT INTO sessions (cookie_hash, user_id, created_at, expires_at) VALUES (:hash, 1, 1.0, 4e12)"
+        connection.execute(text(login).bindparams(hash=digest))
+        connection.commit()
+    engine.dispose()
+
+
+@contextlib.contextmanager
+def server() -> Iterator[str]:
+    """A PostgreSQL of its own on a free port of loopback; yields its URL."""
+    folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
+    user = NOBODY if os.getuid() == 0 else None  # it refuses to run as root
+    if user is not None:
+        os.chown(folder, user, user)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    data = folder / "data"
+    subprocess.run(
+        [PROGRAMS / "initdb", "-D", data, "-U", "web", "-A", "trust", "-E", "UTF8", "--no-sync"],
+        check=True,
+        user=user,
+        stdout=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    process = subprocess.Popen(
+        [PROGRAMS / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"],
+        user=user,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while subprocess.run([PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
+            assert time.monotonic() < deadline, "PostgreSQL did not come up"
+            time.sleep(0.1)
+        yield f"postgresql://web@127.0.0.1:{port}/postgres"
+    finally:
+        process.terminate()
+        process.wait(20)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    if not PROGRAMS.exists():
+        pytest.skip(f"{PROGRAMS} is missing: apt-get install postgresql-15")
+    with server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/web.sqlite"
+    address: str = request.getfixturevalue("empty_postgres")
+    return address
+
+
+@pytest.fixture
+def empty_postgres(postgres: str) -> str:
+    """That server's database, with nothing in it."""
+    engine = create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        connection.execute(text("DROP SCHEMA public CASCADE"))
+        connection.execute(text("CREATE SCHEMA public"))
+        connection.commit()
+    engine.dispose()
+    return postgres
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("revision", revisions())
+async def test_what_was_there_is_there_after_the_upgrade(tmp_path: Path, url: str, revision: str) -> None:
+    secret = b"s" * 32
+    (tmp_path / "web.secret").write_bytes(secret)
+    fill(url, revision, secret)
+    database = open_database(tmp_path, url)
+    accounts = open_accounts(database, clock=SystemClock(), trail=Trail(database, clock=SystemClock()))
+
+    viewer = await accounts.sessions.viewer(COOKIE)
+    assert viewer is not None, "who was logged in still is"
+    assert viewer.name == "admin"
+    assert [user.name for user in await accounts.users.all()] == ["admin", "bob"]
+    points = database.look_now(lambda session: queries.run_points(session, 7, "solver", at_most=10))
+    assert [(point.sequence, point.produced, point.consumed) for point in points] == [(9, 1.5, 1.25)]
+    ((session, _),) = await accounts.sessions.of(viewer, of_all=True)
+    assert (session.came_from, session.opened_by) == ("", "link")
+    database.close()
+
+
+def test_the_migrations_lead_to_the_tables_of_today(tmp_path: Path, url: str) -> None:
+    open_database(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
+    engine.dispose()
+
+
+def test_each_migration_can_be_taken_back(tmp_path: Path, url: str) -> None:
+    open_database(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        config = config_of(engine)
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        connection.commit()
+        command.upgrade(config, "head")
+        connection.commit()
+        assert compare_metadata(MigrationContext.configure(connection), SQLModel.metadata) == []
+    engine.dispose()
+
+
+@pytest.mark.anyio
+async def test_audit_and_charts_behave_the_same_on_either(tmp_path: Path, url: str) -> None:
+    database = open_database(tmp_path, url)
+    trail, author = Trail(database, clock=SystemClock()), Author(name="a", role="", via="", came_from="")
+    hostile = "\0 \ud800 '; DROP TABLE users; -- %"
+    await asyncio.gather(*(trail.note(author, Deed(action=f"a.{n}", reason=hostile)) for n in range(20)))
+    verdict = await trail.verify()
+    assert (verdict.problem, verdict.checked) == ("", 20)
+    for statement in ("UPDATE audit_entries SET actor = 'b'", "DELETE FROM audit_entries"):
+        with pytest.raises(DBAPIError, match="audit entries are"):
+            database.do_now(lambda session, statement=statement: session.execute(text(statement)))  # type: ignore[misc] # a default
+    database.do_now(lambda session: trail.prune(session, before_at=time.time() + 60, author=author))
+    assert (await trail.verify()).checked == 1
+
+    for _ in range(2):
+        database.do_now(see)
+    assert len(database.look_now(lambda session: queries.run_points(session, 1, "p", at_most=9))) == 1
+    database.close()
+
+
+def see(session: Session) -> None:
+    """A run with one point."""
+    sighting = queries.Sighting(name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}")
+    run_id = queries.see_run(session, sighting, record_id=None)
+    numbers: dict[str, Any] = {"produced": 1.0, "consumed": 1.0, "buffered": 0, "version": 1, "steps": 1}
+    unknown: dict[str, Any] = dict.fromkeys(("reward", "reward_average", "reward_trained", "wait", "lag"))
+    queries.add_points(session, [RunPoint(run_id=run_id, policy="p", sequence=3, at=2.0, **numbers, **unknown)])
+
+
+@pytest.mark.anyio
+async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres: str) -> None:
+    fake = FakeControlPlane(sequence=30)
+    async with (
+        fake.serving() as dataflow,
+        running_web(tmp_path, dataflow, database=empty_postgres) as web,
+        web.logged_in() as admin,
+        web.in_role(admin, "operator", name="bob") as bob,
+    ):
+        await web.until_live(bob)
+        assert (await bob.post("/nodes/n0/drain", data={"reason": "slow"})).status_code == 303
+        assert "The chain is whole" in (await bob.get("/audit/verify")).text
+        assert "slow" in (await bob.get("/audit?text=SLO")).text
+        assert (await bob.get("/runs")).status_code == 200
+    assert not (tmp_path / "web.sqlite").exists()
+
+
+def test_a_database_that_cannot_be_reached_is_said_without_its_password(tmp_path: Path) -> None:
+    for url in ("postgresql://web:canary-pw@127.0.0.1:1/x", "nonsense", "mysql://web:canary-pw@h/x"):
+        with pytest.raises(InvalidInput) as problem:
+            open_database(tmp_path, url)
+        assert "canary-pw" not in str(problem.value)

@@ -1,0 +1,183 @@
+"""Every route and every role, and nobody. The table here is written by hand: it is what was decided."""
+
+import html
+import re
+
+import httpx
+import pytest
+from starlette.routing import Route, WebSocketRoute
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from tests.fakes.web import RunningWeb, shown_secret
+from web.app import ROUTERS
+from web.roles import MAY, Need, Needs, Role, least_role, needs
+
+pytestmark = pytest.mark.anyio
+
+ROLES = ("viewer", "agent", "operator", "admin")
+NOBODY = "nobody"
+EVERYBODY = (NOBODY, *ROLES)
+ACTING = ("agent", "operator", "admin")
+ADMINS = ("admin",)
+
+TABLE: dict[str, tuple[str, ...]] = {
+    "GET /": ROLES,
+    "GET /overview/nodes": ROLES,
+    "GET /runs": ROLES,
+    "GET /runs/{run_id}": ROLES,
+    "GET /runs/{run_id}/ledger": ROLES,
+    "GET /runs/{run_id}/evaluations": ROLES,
+    "GET /nodes": ROLES,
+    "GET /nodes/rows": ROLES,
+    "GET /nodes/{node:path}/drain": ACTING,
+    "POST /nodes/{node:path}/drain": ACTING,
+    "GET /flows/{flow:path}/pause": ACTING,
+    "POST /flows/{flow:path}/pause": ACTING,
+    "POST /flows/{flow:path}/resume": ACTING,
+    "GET /weights": ROLES,
+    "GET /weights/tables": ROLES,
+    "GET /charts/{name}": ROLES,
+    "GET /audit": ACTING,
+    "GET /audit/verify": ACTING,
+    "GET /audit.ndjson": ACTING,
+    "GET /audit.csv": ACTING,
+    "GET /settings": ROLES,
+    "POST /settings/password": ROLES,
+    "POST /settings/tokens": ROLES,
+    "GET /settings/tokens/{token_id}/revoke": ROLES,
+    "POST /settings/tokens/{token_id}/revoke": ROLES,
+    "POST /settings/sessions/{session}/revoke": ROLES,
+    "POST /settings/users": ADMINS,
+    "POST /settings/users/{user_id}/link": ADMINS,
+    "POST /settings/users/{user_id}/role": ADMINS,
+    "GET /settings/users/{user_id}/disable": ADMINS,
+    "POST /settings/users/{user_id}/disable": ADMINS,
+    "POST /settings/users/{user_id}/enable": ADMINS,
+    "POST /settings/retention": ADMINS,
+    "GET /login": EVERYBODY,
+    "POST /login": EVERYBODY,
+    "GET /login/provider": EVERYBODY,
+    "GET /login/provider/return": EVERYBODY,
+    "POST /theme": ROLES,
+    "GET /healthz": EVERYBODY,
+    "GET /api/report": ROLES,
+    "GET /api/session": ROLES,
+    "GET /api/series.csv": ROLES,
+    "GET /api/series.json": ROLES,
+    "WEBSOCKET /live": ROLES,
+    "POST /logout": ROLES,
+}
+
+
+def test_the_table_names_every_route_there_is() -> None:
+    found = set()
+    for route in (route for router in ROUTERS for route in router.routes):
+        if isinstance(route, WebSocketRoute):
+            found.add(f"WEBSOCKET {route.path}")
+        elif isinstance(route, Route):
+            found |= {f"{method} {route.path}" for method in route.methods or ()}
+
+    assert found == set(TABLE)
+
+
+@pytest.mark.parametrize("role", EVERYBODY)
+async def test_every_route_is_open_to_exactly_the_roles_of_the_table(web: RunningWeb, role: str) -> None:
+    async with web.logged_in() as admin:
+        if role == "admin":
+            await _check(web, admin, role)
+        elif role == NOBODY:
+            async with web.client() as client:
+                client.headers["origin"] = web.address
+                await _check(web, client, role)
+        else:
+            async with web.in_role(admin, role) as client:
+                await _check(web, client, role)
+
+
+async def _check(web: RunningWeb, client: httpx.AsyncClient, role: str) -> None:
+    for name, roles in TABLE.items():
+        method, path = name.split(" ")
+        path = re.sub(r"{\w+(:path)?}", "999", path)
+        is_open = role in roles
+        if method == "WEBSOCKET":
+            assert await _is_live(web, client, path) is is_open, f"{role} {name}"
+            continue
+        answer = await client.request(method, path)
+        assert _is_refused(answer) is not is_open, f"{role} {name}: {answer.status_code} {answer.text[:300]}"
+        if role != NOBODY and not is_open:
+            least = "operator" if "operator" in roles else "admin"
+            assert f"This needs role {least}" in html.unescape(answer.text)
+            assert "Who can grant it: admin." in html.unescape(answer.text)
+
+
+def _is_refused(answer: httpx.Response) -> bool:
+    asks_to_log_in = answer.status_code == 303 and answer.headers["location"].startswith("/login?next=")
+    return asks_to_log_in or answer.status_code == 401 or (answer.status_code == 403 and "This needs" in answer.text)
+
+
+async def _is_live(web: RunningWeb, client: httpx.AsyncClient, path: str) -> bool:
+    cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    address = web.address.replace("http://", "ws://") + path
+    async with connect(address, origin=web.address, additional_headers={"cookie": cookie}) as socket:  # type: ignore[arg-type] # a str
+        try:
+            return bool(await socket.recv())
+        except ConnectionClosed as closed:
+            assert closed.rcvd is not None
+            assert closed.rcvd.code == 4401
+            return False
+
+
+async def test_a_token_does_what_its_scope_and_its_users_role_both_allow_and_never_looks_after_accounts(
+    web: RunningWeb,
+) -> None:
+    async with web.logged_in() as admin:
+        tokens = {
+            scope: shown_secret(await admin.post("/settings/tokens", data={"name": scope, "scope": scope, "days": "1"}))
+            for scope in ROLES
+        }
+        for scope, token in tokens.items():
+            async with web.client() as program:
+                program.headers["authorization"] = f"Bearer {token}"
+                assert (await program.get("/api/session")).status_code == 200
+                drained = await program.post("/nodes/n0/drain")
+                assert drained.status_code == (303 if scope in ACTING else 403), scope
+                assert (await program.get("/audit.csv")).status_code == (200 if scope in ACTING else 403)
+                retained = await program.post("/settings/retention", data={"days": "90"})
+                assert retained.status_code == (303 if scope == "admin" else 403)
+                for own in ("/settings/tokens", "/settings/password", "/logout"):
+                    refused = await program.post(own)
+                    assert refused.status_code == 403
+                    assert "tokens do not look after accounts" in refused.json()["error"]
+
+
+async def test_a_token_of_somebody_who_loses_a_role_loses_it_too(web: RunningWeb) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob, web.client() as program:
+        made = await bob.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        assert (await program.get("/nodes/n0/drain")).status_code == 200
+        await admin.post("/settings/users/2/role", data={"role": "viewer"})
+        assert (await program.get("/nodes/n0/drain")).status_code == 403
+        assert (await bob.get("/nodes/n0/drain")).status_code == 403
+        await admin.post("/settings/users/2/disable")
+        assert (await program.get("/api/session")).status_code == 401
+        assert (await bob.get("/api/session")).status_code == 401
+
+
+def test_a_route_that_does_not_say_what_it_needs_is_not_served() -> None:
+    async def open_to_all() -> None: ...
+
+    with pytest.raises(RuntimeError, match="/open does not say what it needs"):
+        Needs([Route("/open", open_to_all)])
+
+    declared = needs(Need.OPERATE)(open_to_all)
+    table = Needs([Route("/open", declared, methods=["POST"])])
+    assert table.of({"type": "http", "method": "POST", "path": "/open", "headers": []}) is Need.OPERATE
+    assert table.of({"type": "http", "method": "DELETE", "path": "/open", "headers": []}) is Need.OPERATE
+    assert table.of({"type": "http", "method": "GET", "path": "/nowhere", "headers": []}) is Need.READ
+
+
+def test_an_agent_is_an_operator_that_approves_nothing() -> None:
+    assert MAY[Role.OPERATOR] - MAY[Role.AGENT] == {Need.APPROVE}
+    assert MAY[Role.VIEWER] < MAY[Role.AGENT] < MAY[Role.OPERATOR] < MAY[Role.ADMIN]
+    assert least_role(Need.APPROVE) is Role.OPERATOR

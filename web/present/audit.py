@@ -1,0 +1,136 @@
+"""Entries of the audit as a page and as files show them."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from web.audit import Verdict
+from web.tables import AuditEntry
+
+COLUMNS = (
+    "sequence",
+    "at",
+    "actor",
+    "role",
+    "via",
+    "came_from",
+    "action",
+    "target",
+    "before",
+    "after",
+    "result",
+    "reason",
+    "previous_hash",
+    "entry_hash",
+)
+
+TONES = {"done": "good", "refused": "warn", "failed": "bad"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """One entry."""
+
+    sequence: int
+    at: float
+    moment: str
+    """UTC, to the second."""
+    actor: str
+    how: str
+    """Role and means."""
+    came_from: str
+    action: str
+    target: str
+    change: str
+    result: str
+    tone: str
+    reason: str
+    entry_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainView:
+    """What checking the chain found, as a sentence."""
+
+    tone: str
+    sentence: str
+
+
+def audit_row(entry: AuditEntry) -> AuditRow:
+    """An entry for the table."""
+    return AuditRow(
+        sequence=entry.sequence,
+        at=entry.at,
+        moment=datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        actor=entry.actor or "nobody known",
+        how=", ".join(part for part in (entry.role, entry.via) if part),
+        came_from=entry.came_from,
+        action=entry.action,
+        target=entry.target,
+        change=_change(entry.before, entry.after),
+        result=entry.result,
+        tone=TONES.get(entry.result, ""),
+        reason=entry.reason,
+        entry_hash=entry.entry_hash,
+    )
+
+
+def chain_view(verdict: Verdict) -> ChainView:
+    """The verdict in words."""
+    if verdict.problem:
+        return ChainView(tone="bad", sentence=f"The chain is broken: {verdict.problem}.")
+    if not verdict.checked:
+        return ChainView(tone="good", sentence="The chain is whole: it has no entry yet.")
+    return ChainView(
+        tone="good",
+        sentence=(
+            f"The chain is whole: {verdict.checked} {'entry' if verdict.checked == 1 else 'entries'}, from "
+            f"{verdict.first_sequence} to {verdict.last_sequence}, ending in {verdict.last_hash[:16]}."
+        ),
+    )
+
+
+def as_ndjson(entries: Sequence[AuditEntry]) -> str:
+    """One JSON object a line, with everything that the entry's hash covers."""
+    return "".join(json.dumps(_columns(entry), ensure_ascii=False) + "\n" for entry in entries)
+
+
+def csv_head() -> str:
+    """The first line of the file."""
+    return _csv([COLUMNS])
+
+
+def as_csv(entries: Sequence[AuditEntry]) -> str:
+    """The same as comma-separated values; what a spreadsheet would take for a formula is quoted."""
+    return _csv([[_cell(value) for value in _columns(entry).values()] for entry in entries])
+
+
+def _columns(entry: AuditEntry) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in COLUMNS}
+
+
+def _cell(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula else value
+
+
+def _csv(rows: Sequence[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue()
+
+
+def _change(before: str, after: str) -> str:
+    """What changed, in one line: `role: viewer → operator`."""
+    was, then = (json.loads(text) if text else {} for text in (before, after))
+    parts = []
+    for name in {**was, **then}:
+        if name in was and name in then:
+            parts.append(f"{name}: {was[name]} → {then[name]}")
+        else:
+            parts.append(f"{name}: {then.get(name, was.get(name))}")
+    return ", ".join(parts)

@@ -1,0 +1,87 @@
+"""`/audit`: who did what; checking that nobody tampered with it; taking it away as a file."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response, StreamingResponse
+
+from web import audit_queries
+from web.audit_queries import PAGE_ENTRIES, RESULTS, filter_from
+from web.parts import Parts, PartsOf
+from web.present.audit import ChainView, as_csv, as_ndjson, audit_row, chain_view, csv_head
+from web.present.shell import shell
+from web.roles import Need, needs
+from web.tables import AuditEntry
+
+router = APIRouter()
+
+
+@router.get("/audit")
+@needs(Need.AUDIT)
+async def show(request: Request, parts: PartsOf, before: int | None = None) -> Response:
+    """One page of what was asked for, newest first."""
+    return await _page(request, parts, before=before, chain=None)
+
+
+@router.get("/audit/verify")
+@needs(Need.AUDIT)
+async def verify(request: Request, parts: PartsOf) -> Response:
+    """The page, with what checking the whole chain found. Nothing is changed by it."""
+    return await _page(request, parts, before=None, chain=chain_view(await parts.trail.verify()))
+
+
+@router.get("/audit.ndjson")
+@needs(Need.AUDIT)
+async def ndjson(request: Request, parts: PartsOf) -> Response:
+    """Everything that is filtered, one JSON object a line."""
+    return _file(request, parts, "ndjson", "application/x-ndjson", "", as_ndjson)
+
+
+@router.get("/audit.csv")
+@needs(Need.AUDIT)
+async def csv(request: Request, parts: PartsOf) -> Response:
+    """The same as CSV."""
+    return _file(request, parts, "csv", "text/csv; charset=utf-8", csv_head(), as_csv)
+
+
+async def _page(request: Request, parts: Parts, *, before: int | None, chain: ChainView | None) -> Response:
+    asked = filter_from(request.query_params)
+    entries = await parts.database.look(
+        lambda session: audit_queries.page(session, asked, before=before, limit=PAGE_ENTRIES + 1)
+    )
+    actors, actions = await parts.database.look(audit_queries.known)
+    shown = entries[:PAGE_ENTRIES]
+    return parts.pages.page(
+        request,
+        "audit/page.html",
+        page="audit",
+        shell=shell(parts.state, parts.settings),
+        asked=asked,
+        rows=[audit_row(entry) for entry in shown],
+        actors=actors,
+        actions=actions,
+        results=RESULTS,
+        older=shown[-1].sequence if len(entries) > PAGE_ENTRIES else None,
+        before=before,
+        chain=chain,
+        days=await parts.retention.days(),
+    )
+
+
+def _file(
+    request: Request,
+    parts: Parts,
+    ending: str,
+    media_type: str,
+    head: str,
+    render: Callable[[Sequence[AuditEntry]], str],
+) -> Response:
+    asked = filter_from(request.query_params)
+
+    async def lines() -> AsyncIterator[str]:
+        yield head
+        async for batch in audit_queries.everything(parts.database, asked):
+            yield render(batch)
+
+    headers = {"content-disposition": f'attachment; filename="astraflow-audit.{ending}"'}
+    return StreamingResponse(lines(), media_type=media_type, headers=headers)
