@@ -64,13 +64,11 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
         engine = create_engine(_with_driver(url), pool_pre_ping=True)
     except ImportError as problem:
         raise InvalidInput(
-            f"the database {_shown(url)} needs a driver that is not here ({problem}); for PostgreSQL: "
-            "pip install 'astraflow[postgres]'"
+            f"the database {_shown(url)} cannot be used: {problem}; for PostgreSQL: pip install 'astraflow[postgres]'"
         ) from None
     except (ValueError, ArgumentError) as problem:
-        raise InvalidInput(
-            f"the database {_shown(url)} cannot be used: {type(problem).__name__}; {if_broken}"
-        ) from None
+        what = f"{problem}".replace(url, _shown(url))  # SQLAlchemy quotes it
+        raise InvalidInput(f"the database {_shown(url)} cannot be used: {what}; {if_broken}") from None
     if engine.dialect.name == "sqlite":
         pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if is_synced else 'NORMAL'}", "busy_timeout=5000")
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))

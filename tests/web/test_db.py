@@ -5,23 +5,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
-from sqlmodel import SQLModel
 
 from astraflow.contract.errors import InvalidInput
 from web.db import open_database
-
-
-def test_migrations_lead_to_the_tables_of_today(tmp_path: Path) -> None:
-    open_database(tmp_path).close()
-    engine = create_engine(f"sqlite:///{tmp_path}/web.sqlite")
-    with engine.connect() as connection:
-        differences = compare_metadata(MigrationContext.configure(connection), SQLModel.metadata)
-    engine.dispose()
-
-    assert differences == []
 
 
 def test_the_secret_stays_and_only_its_owner_reads_it(tmp_path: Path) -> None:
