@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import run_process
 from astraflow.runtime.toml import toml_value
 from astraflow.runtime.tracing import TracingConfig, chosen, configure
-from astraflow.wire.channel import ClientTls, authority_client_tls
+from astraflow.wire.channel import ClientTls, authority_client_tls, dial
 from astraflow.wire.server import Listen, ServerTls, authority_tls, is_loopback
 
 
@@ -58,17 +59,35 @@ def run_dataflow(
     )
 
 
-def run_weights(recipe: str, overrides: list[str], *, directory: Path, listen: Listen, weights_key: str) -> int:
-    """The weight store; returns the exit code."""
+def run_weights(
+    recipe: str,
+    overrides: list[str],
+    *,
+    directory: Path,
+    listen: Listen,
+    weights_key: str,
+    follow: list[str],
+    tls: ClientTls | None,
+) -> int:
+    """The weight store, or a mirror of those at `follow`; returns the exit code."""
+    from astraflow.weights.mirror import Upstream
     from astraflow.weights.service import serve
     from astraflow.weights.signing import VerifyingKey
 
     _log("weights")
     config = weights_config(load_recipe(recipe, overrides, check=Check.NONE))
     trusted = VerifyingKey.parse(weights_key) if weights_key else None
+    dialling = partial(dial, token=listen.token, tls=tls)
+    upstream = Upstream(addresses=tuple(follow), dial=dialling) if follow else None
     return run_process(
         lambda stop: serve(
-            config, listen=listen, directory=_made(directory), stop=stop, on_ready=announce, trusted=trusted
+            config,
+            listen=listen,
+            directory=_made(directory),
+            stop=stop,
+            on_ready=announce,
+            trusted=trusted,
+            upstream=upstream,
         )
     )
 

@@ -37,6 +37,12 @@ EnrollPort = Annotated[
 Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
 
 
+Follow = Annotated[
+    list[str],
+    typer.Option(metavar="HOST:PORT", help="A store or mirror to follow; several in order of preference, one each."),
+]
+
+
 @serve.command()
 def dataflow(
     recipe: RecipeArgument,
@@ -94,6 +100,7 @@ def weights(
     host: Host = "127.0.0.1",
     port: Port = 0,
     weights_key: WeightsKey = "",
+    follow: Follow = [],  # noqa: B006 (the same)
     token_file: TokenFile = None,
     authority: Authority = None,
     tls: Tls = None,
@@ -101,9 +108,12 @@ def weights(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
 ) -> None:
-    """The weight store: keeps versions and serves them whole or as deltas."""
-    from astraflow.cli.roles import listening, run_weights
+    """The weight store: keeps versions and serves them whole or as deltas. With --follow, a mirror of another one."""
+    from astraflow.cli.roles import client_tls, listening, run_weights
 
     listen = listening(
         host,
@@ -116,7 +126,18 @@ def weights(
         tls=tls,
         advertise=advertise,
     )
-    raise typer.Exit(run_weights(recipe, overrides, directory=directory, listen=listen, weights_key=weights_key))
+    upstream_tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) if follow else None
+    raise typer.Exit(
+        run_weights(
+            recipe,
+            overrides,
+            directory=directory,
+            listen=listen,
+            weights_key=weights_key,
+            follow=follow,
+            tls=upstream_tls,
+        )
+    )
 
 
 @serve.command()

@@ -19,6 +19,7 @@ from astraflow.weights.recovery import recover
 from astraflow.weights.retention import first_kept, is_anchor_due
 from astraflow.weights.sources import Source
 from astraflow.weights.staging import check_plan
+from astraflow.weights.tensors import Buffer
 from astraflow.weights.ways import Versions, Ways
 
 log = get_logger()
@@ -32,13 +33,22 @@ class History:
     """
 
     def __init__(
-        self, policy: PolicyId, folder: Folder, config: WeightsConfig, clock: Clock, directs: DirectDeltas
+        self,
+        policy: PolicyId,
+        folder: Folder,
+        config: WeightsConfig,
+        clock: Clock,
+        directs: DirectDeltas,
+        *,
+        may_skip: bool = False,
     ) -> None:
+        """may_skip: whether the next version may be any later one, as in a mirror that was away."""
         found = recover(folder, max_bytes=config.max_version_bytes, workers=config.codec_threads)
         self._policy = policy
         self._folder = folder
         self._config = config
         self._clock = clock
+        self._may_skip = may_skip
         self._ways = Ways(policy, folder, config, clock, directs)
         self._highest_seen = found.highest_seen
         self._state = Versions(records=found.records, bits=found.bits)
@@ -50,6 +60,12 @@ class History:
     def records(self) -> tuple[Record, ...]:
         """Every version that is kept, oldest first."""
         return tuple(self._state.records.values())
+
+    @property
+    def newest(self) -> tuple[Manifest, Buffer] | None:
+        """The newest version and its bits, read-only."""
+        base = self._state.base
+        return None if base is None else (base[0], base[1].buffer)
 
     def is_wanted(self, manifest: Manifest, transfer: Transfer, *, is_adopted: bool = False) -> bool:
         """Whether a publish may go on; False when this very version is there already.
@@ -139,7 +155,7 @@ class History:
         if newest is None:
             return
         last = max(newest.version, self._highest_seen) + 1
-        if not newest.version < manifest.version <= last:
+        if not newest.version < manifest.version <= last and not (self._may_skip and newest.version < manifest.version):
             raise InvalidInput(
                 f"{manifest.policy} version {manifest.version} is not the next one: expected {newest.version + 1}"
             )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from astraflow.contract.errors import CorruptData
-from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferKind
+from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferKind
 from astraflow.weights.bits import Bits
 from astraflow.weights.chunks import check_chunk
 from astraflow.weights.history import History
@@ -17,16 +17,14 @@ class Incoming:
     Nothing is written before it is proven, so what a publisher leaves unfinished goes with this object.
     """
 
-    def __init__(
-        self, history: History, manifest: Manifest, transfer: Transfer, shared: SharedFile | None = None
-    ) -> None:
-        """shared: the version's full bits on this host. Raises: UnknownVersion when they cannot be had."""
+    def __init__(self, history: History, manifest: Manifest, transfer: Transfer, given: Bits | None = None) -> None:
+        """given: the version's full bits, where they are at hand."""
         self._history = history
         self._manifest = manifest
         self._transfer = transfer
         self._received = 0
         is_delta = transfer.kind is TransferKind.DELTA
-        self._bits = None if shared is None else Bits.adopted(shared)
+        self._bits = given
         self._delta = np.empty(transfer.size_bytes, dtype=np.uint8) if is_delta else None
         if self._bits is None and not is_delta:
             self._bits = Bits.made(transfer.size_bytes)

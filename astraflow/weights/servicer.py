@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import InvalidInput, NotPermitted, Unavailable
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, SharedFile, Transfer, VersionNotice
 from astraflow.runtime.logs import get_logger
@@ -16,6 +16,7 @@ from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.incoming import Incoming
 from astraflow.weights.sources import Source
 from astraflow.weights.store import WeightStore
+from astraflow.weights.tensors import VerifiedWeights
 from astraflow.wire.codec_weights import (
     decode_chunk,
     decode_manifest,
@@ -36,8 +37,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WeightsServicer(WeightPlaneServicer):
     """Thin RPCs: decode, let a thread do the work, encode. Each reader has its own pace and delays nobody."""
 
-    def __init__(self, store: WeightStore, *, direct_wait_s: float = 2.0) -> None:
+    def __init__(self, store: WeightStore, *, direct_wait_s: float = 2.0, follows: str = "") -> None:
+        """follows: the store that this one mirrors; versions are published there only."""
         self._store = store
+        self._follows = follows
         self._direct_wait_s = direct_wait_s
         self._changed = asyncio.Condition()
         self._is_stopping = False
@@ -54,6 +57,8 @@ class WeightsServicer(WeightPlaneServicer):
 
     async def Publish(self, request_iterator: AsyncIterator[pb.PublishPiece], context: Context) -> pb.PublishReply:
         """Take a version in: head, then chunks."""
+        if self._follows:
+            raise NotPermitted(f"this store mirrors {self._follows}: publish there")
         manifest, transfer, shared = await _head(request_iterator)
         incoming = await asyncio.to_thread(self._store.begin, manifest, transfer, shared=shared)
         if incoming is None:
@@ -63,6 +68,16 @@ class WeightsServicer(WeightPlaneServicer):
         taking = asyncio.create_task(self._take(incoming, manifest, transfer))
         self._own(taking)
         return pb.PublishReply(is_new=await asyncio.shield(taking))  # who hangs up leaves no half-taken version
+
+    async def copy(self, weights: VerifiedWeights) -> None:
+        """Keep what a mirror has fetched, and tell everyone who waits for it.
+
+        Raises: Conflict, CorruptData, NotTrusted, StorageFull, Unavailable; nothing has changed then.
+        """
+        begun = await asyncio.to_thread(self._store.begin_copy, weights)
+        if begun is not None:
+            incoming, transfer = begun
+            await self._take(incoming, weights.manifest, transfer)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.VersionNotice]:
         """The newest version at once, then every one that follows; waits for a policy that is not there yet.

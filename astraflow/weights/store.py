@@ -12,6 +12,8 @@ from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferP
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.locks import held
 from astraflow.runtime.logs import get_logger
+from astraflow.weights.bits import Bits
+from astraflow.weights.chunks import transfer_of
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.direct import DirectDeltas
 from astraflow.weights.history import History
@@ -21,6 +23,7 @@ from astraflow.weights.keeping.base import Keep
 from astraflow.weights.shared import sweep
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.sources import Source
+from astraflow.weights.tensors import Buffer, VerifiedWeights
 
 log = get_logger()
 
@@ -29,12 +32,20 @@ class WeightStore:
     """The versions of all policies. Methods block; any thread may call them. Built by `opened`."""
 
     def __init__(
-        self, keep: Keep, config: WeightsConfig, clock: Clock, directs: DirectDeltas, trusted: VerifyingKey | None
+        self,
+        keep: Keep,
+        config: WeightsConfig,
+        clock: Clock,
+        directs: DirectDeltas,
+        trusted: VerifyingKey | None,
+        *,
+        follows: bool,
     ) -> None:
         self._keep = keep
         self._config = config
         self._clock = clock
         self._trusted = trusted
+        self._follows = follows
         self._directs = directs
         self._adding = threading.Lock()
         self._histories: dict[PolicyId, History] = {}
@@ -61,14 +72,29 @@ class WeightStore:
         Raises: as `History.is_wanted`; NotTrusted for a version that the pinned key did not sign; UnknownVersion when
         the shared bits cannot be had.
         """
-        if self._trusted is not None:
-            self._trusted.check(manifest)
-        with self._adding:
-            history = self._histories.get(manifest.policy) or self._history_of(manifest.policy)
-            if not history.is_wanted(manifest, transfer, is_adopted=shared is not None):
-                return None
-            self._histories[manifest.policy] = history
-        return Incoming(history, manifest, transfer, shared)
+        history = self._wanting(manifest, transfer, is_adopted=shared is not None)
+        if history is None:
+            return None
+        return Incoming(history, manifest, transfer, None if shared is None else Bits.adopted(shared))
+
+    def begin_copy(self, weights: VerifiedWeights) -> tuple[Incoming, Transfer] | None:
+        """Start to keep a version of another store, which is at hand; None when it is there already.
+
+        Raises: as `begin`.
+        """
+        manifest = weights.manifest
+        transfer = transfer_of(manifest, weights.buffer.data, base=None)
+        history = self._wanting(manifest, transfer, is_adopted=True)
+        if history is None:
+            return None
+        bits = Bits.made(manifest.size_bytes)
+        bits.buffer[:] = weights.buffer
+        return Incoming(history, manifest, transfer, bits), transfer
+
+    def newest(self, policy: PolicyId) -> tuple[Manifest, Buffer] | None:
+        """The newest version of a policy and its bits, read-only; None without any."""
+        history = self._histories.get(policy)
+        return history.newest if history else None
 
     def tidy(self, policy: PolicyId) -> None:
         """Keep the newest version in full if that is due, and forget versions beyond the bounds."""
@@ -100,6 +126,17 @@ class WeightStore:
         """The bytes of a transfer, to be closed. Raises: UnknownPolicy, UnknownVersion."""
         return self._history(transfer.policy).open(transfer)
 
+    def _wanting(self, manifest: Manifest, transfer: Transfer, *, is_adopted: bool) -> History | None:
+        """Whose version this is to be; None when it is there already."""
+        if self._trusted is not None:
+            self._trusted.check(manifest)
+        with self._adding:
+            history = self._histories.get(manifest.policy) or self._history_of(manifest.policy)
+            if not history.is_wanted(manifest, transfer, is_adopted=is_adopted):
+                return None
+            self._histories[manifest.policy] = history
+            return history
+
     def _history(self, policy: PolicyId) -> History:
         history = self._histories.get(policy)
         if history is None or not history.records:
@@ -108,16 +145,24 @@ class WeightStore:
         return history
 
     def _history_of(self, policy: PolicyId) -> History:
-        return History(policy, self._keep.folder(policy), self._config, self._clock, self._directs)
+        return History(
+            policy, self._keep.folder(policy), self._config, self._clock, self._directs, may_skip=self._follows
+        )
 
 
 @contextmanager
 def opened(
-    directory: Path, config: WeightsConfig, *, clock: Clock | None = None, trusted: VerifyingKey | None = None
+    directory: Path,
+    config: WeightsConfig,
+    *,
+    clock: Clock | None = None,
+    trusted: VerifyingKey | None = None,
+    follows: bool = False,
 ) -> Iterator[WeightStore]:
     """The store in `directory`, made when it is not there, recovered when it is; held until the block ends.
 
-    trusted: the key that must have signed what is taken in; None in a run that does not sign.
+    trusted: the key that must have signed what is taken in; None in a run that does not sign. follows: a mirror's
+    store, which may skip versions.
     Raises: InvalidInput when the directory, or the place of the files, cannot be used or another process holds it.
     """
     refusal = f"another weight store is using {directory}: stop it or choose another one"
@@ -131,4 +176,4 @@ def opened(
         keep = stack.enter_context(closing(keeps.build(config.keep_in, directory)))
         directs = DirectDeltas(count=config.direct_deltas, size_bytes=config.direct_bytes)
         stack.enter_context(closing(directs))
-        yield WeightStore(keep, config, clock or SystemClock(), directs, trusted)
+        yield WeightStore(keep, config, clock or SystemClock(), directs, trusted, follows=follows)

@@ -1,0 +1,195 @@
+"""Stores that follow others: the same bits, one transfer for all readers of a region, nobody delayed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.errors import NotPermitted
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.weights.config import PullConfig, WeightsConfig
+from astraflow.weights.mirror import Upstream
+from astraflow.weights.origins import Origin, Origins
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.puller import Pulled, Puller
+from astraflow.weights.service import running
+from astraflow.weights.signing import SigningKey
+from astraflow.wire.channel import dial
+from astraflow.wire.server import Listen
+from tests.weights.running import TOKEN, BriskClock, Wire, client_of, weight_store
+from tests.weights.versions import POLICY, history, layout, snapshot, stepped
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = WeightsConfig(keep_versions=8, mirror=PullConfig(maps_shared=False, connections=2, stall_s=1.0))
+KEY, OTHER = SigningKey.made(), SigningKey.made()
+
+
+@asynccontextmanager
+async def mirror_of(
+    *addresses: str, directory: Path, trusted: SigningKey | None = None, token: str = TOKEN
+) -> AsyncIterator[str]:
+    """A mirror's address."""
+    upstream = Upstream(addresses=addresses, dial=partial(dial, token=token))
+    mirror = running(
+        CONFIG,
+        listen=Listen(token=TOKEN, drain_s=0.2),
+        directory=directory,
+        clock=BriskClock(),
+        trusted=trusted.public if trusted else None,
+        upstream=upstream,
+    )
+    async with mirror as address:
+        yield address
+
+
+def reader_of(client: WeightPlaneClient, *, trusted: SigningKey | None = None) -> Puller:
+    return Puller(
+        Origins([Origin("mirror", [client])]),
+        POLICY,
+        config=PullConfig(maps_shared=False),
+        trusted=trusted.public if trusted else None,
+        clock=BriskClock(),
+    )
+
+
+async def version(number: int, puller: Puller) -> Pulled:
+    """Follow until that version is there."""
+    while True:
+        pulled = await puller.newer()
+        puller.commit(pulled.weights)
+        if pulled.weights.manifest.version == number:
+            return pulled
+
+
+async def test_readers_of_a_mirror_get_the_same_bits_over_one_transfer(tmp_path: Path) -> None:
+    snapshots = history(3)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(weight_store(tmp_path / "store"))
+        wire = Wire(store)
+        far = await stack.enter_async_context(wire.strung())
+        near = await stack.enter_async_context(mirror_of(far, directory=tmp_path / "mirror"))
+        publisher = await stack.enter_async_context(
+            Publisher(await stack.enter_async_context(client_of(store)), POLICY)
+        )
+        clients = [await stack.enter_async_context(client_of(near)) for _ in range(3)]
+        readers = [reader_of(client) for client in clients]
+        for number, tensors in enumerate(snapshots):
+            await publisher.publish(Version(number), tensors)
+            for pulled in await asyncio.gather(*(version(number, reader) for reader in readers)):
+                manifest, buffer = layout(tensors, number)
+                assert pulled.weights.manifest.root_hash == manifest.root_hash
+                assert np.array_equal(pulled.weights.buffer, buffer)
+                assert (pulled.stats.base, pulled.stats.full_bytes > 0) == (
+                    (number - 1, False) if number else (None, True)
+                )
+        assert 0 < wire.connections <= CONFIG.mirror.connections, "readers reach the mirror only"
+
+
+async def test_a_mirror_that_was_away_goes_on_with_a_delta_and_may_skip_versions(tmp_path: Path) -> None:
+    snapshots = history(5)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(weight_store(tmp_path / "store", config=CONFIG))
+        publisher = await stack.enter_async_context(
+            Publisher(await stack.enter_async_context(client_of(store)), POLICY)
+        )
+        await publisher.publish(Version(0), snapshots[0])
+        async with mirror_of(store, directory=tmp_path / "mirror") as near, client_of(near) as client:
+            await version(0, reader_of(client))
+        for number in (1, 2, 3, 4):
+            await publisher.publish(Version(number), snapshots[number])
+        await publisher.wait()
+        async with mirror_of(store, directory=tmp_path / "mirror") as near, client_of(near) as client:
+            pulled = await version(4, reader_of(client))
+            kept = await client.versions(POLICY)
+    assert np.array_equal(pulled.weights.buffer, layout(snapshots[4], 4)[1])
+    assert [notice.version for notice in kept] == [0, 4]
+    assert 0 < kept[1].delta_bytes < kept[1].full_bytes
+
+
+async def test_mirrors_follow_mirrors_and_policies_that_come_later(tmp_path: Path) -> None:
+    other = PolicyId("verifier")
+    tensors = snapshot(5)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(weight_store(tmp_path / "store"))
+        first = await stack.enter_async_context(mirror_of(store, directory=tmp_path / "first"))
+        second = await stack.enter_async_context(mirror_of(first, directory=tmp_path / "second"))
+        client = await stack.enter_async_context(client_of(store))
+        reading = await stack.enter_async_context(client_of(second))
+        async with Publisher(client, POLICY) as publisher:
+            await publisher.publish(Version(0), snapshot(0))
+        await version(0, reader_of(reading))
+        async with Publisher(client, other) as publisher:
+            await publisher.publish(Version(0), tensors)
+        puller = Puller(Origins([Origin("second", [reading])]), other, clock=BriskClock())
+        pulled = await version(0, puller)
+    assert np.array_equal(pulled.weights.buffer, layout(tensors, policy=other)[1])
+
+
+async def test_a_mirror_survives_a_link_that_breaks_again_and_again(tmp_path: Path) -> None:
+    snapshots = history(6)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(weight_store(tmp_path / "store", config=CONFIG))
+        wire = Wire(store)
+        far = await stack.enter_async_context(wire.strung())
+        wire.cut_every(9000)
+        near = await stack.enter_async_context(mirror_of(far, directory=tmp_path / "mirror"))
+        publisher = await stack.enter_async_context(
+            Publisher(await stack.enter_async_context(client_of(store)), POLICY)
+        )
+        reader = reader_of(await stack.enter_async_context(client_of(near)))
+        for number, tensors in enumerate(snapshots):
+            await publisher.publish(Version(number), tensors)
+        pulled = await version(5, reader)
+    assert wire.cuts
+    assert np.array_equal(pulled.weights.buffer, layout(snapshots[5], 5)[1])
+
+
+async def test_versions_are_published_to_the_store_and_not_to_its_mirrors(tmp_path: Path) -> None:
+    async with (
+        weight_store(tmp_path / "store") as store,
+        mirror_of(store, directory=tmp_path / "mirror") as near,
+        client_of(near) as client,
+        Publisher(client, POLICY, clock=BriskClock()) as publisher,
+    ):
+        await publisher.publish(Version(0), snapshot())
+        with pytest.raises(NotPermitted, match=f"mirrors {store}: publish there"):
+            await publisher.wait()
+
+
+async def test_what_the_runs_key_did_not_sign_is_not_mirrored(tmp_path: Path) -> None:
+    first = snapshot()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(weight_store(tmp_path / "store"))
+        near = await stack.enter_async_context(mirror_of(store, directory=tmp_path / "mirror", trusted=KEY))
+        client = await stack.enter_async_context(client_of(store))
+        reading = await stack.enter_async_context(client_of(near))
+        async with Publisher(client, POLICY, signing=KEY) as publisher:
+            await publisher.publish(Version(0), first)
+        await version(0, reader_of(reading, trusted=KEY))
+        async with Publisher(client, POLICY, signing=OTHER) as publisher:
+            await publisher.publish(Version(1), stepped(first, 1))
+        await asyncio.sleep(0.3)
+        assert [notice.version for notice in await reading.versions(POLICY)] == [0]
+        async with Publisher(client, POLICY, signing=KEY) as publisher:
+            await publisher.publish(Version(2), stepped(first, 2))
+        assert (await version(2, reader_of(reading, trusted=KEY))).weights.manifest.version == 2
+
+
+async def test_a_mirror_that_hears_nothing_is_there_again_when_the_store_is(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with weight_store(tmp_path / "store") as store:
+            port = int(store.rsplit(":", 1)[1])
+        near = await stack.enter_async_context(mirror_of(store, directory=tmp_path / "mirror"))
+        reading = await stack.enter_async_context(client_of(near))
+        await asyncio.sleep(0.2)
+        again = await stack.enter_async_context(weight_store(tmp_path / "store", port=port))
+        client = await stack.enter_async_context(client_of(again))
+        async with Publisher(client, POLICY) as publisher:
+            await publisher.publish(Version(0), snapshot())
+        assert (await version(0, reader_of(reading))).weights.manifest.version == 0
