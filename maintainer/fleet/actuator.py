@@ -211,6 +211,7 @@ class Actuator:
     async def _within(self, call: Awaitable[T]) -> T:
         limit_s = self._fleet.config.times.call_s
         try:
-            return await asyncio.wait_for(call, limit_s)
+            async with asyncio.timeout(limit_s):  # `wait_for` loses a cancellation now and then, up to Python 3.11
+                return await call
         except TimeoutError:
             raise Retry(f"no answer within {limit_s:g} s") from None

@@ -84,7 +84,8 @@ class Reconciler:
 
     async def _sweep(self, name: str, provider: Provider) -> None:
         began = self._fleet.clock.wall()
-        listed = await asyncio.wait_for(provider.list(self._fleet.config.cluster), self._fleet.config.times.call_s)
+        async with asyncio.timeout(self._fleet.config.times.call_s):
+            listed = await provider.list(self._fleet.config.cluster)
         by_launch: dict[str, list[Instance]] = defaultdict(list)
         for instance in listed:
             by_launch[instance.handle.launch_id].append(instance)

@@ -43,8 +43,8 @@ async def test_a_node_ends_when_nothing_was_heard_for_long() -> None:
         versions=dict,
         capacity=Capacity(1, clock),
         counters=counters,
-        links=Links(),
         orders=Orders(clock, hand_back_s=1.0),
+        links=Links(),
         clock=clock,
     )
     tasks = [asyncio.create_task(beats.run(1.0)), asyncio.create_task(beats.watch(60.0))]

@@ -117,6 +117,13 @@ async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tm
         await asyncio.sleep(0.05)
 
 
+async def test_it_stops_whenever_it_is_told_to(tmp_path: Path) -> None:
+    busy = config(times={"tick_s": 0.005, "sweep_s": 0.002, "follow_s": 0.003})
+    for life in range(20):
+        async with asyncio.timeout(PATIENCE_S), service(tmp_path / str(life), busy):
+            await asyncio.sleep(0.003 * life)  # in the middle of a call to a provider, sooner or later
+
+
 async def test_pools_are_made_and_changed_through_the_plane_and_are_kept(tmp_path: Path) -> None:
     spec = PoolSpec(id=PoolId("more"), provider="machine", mode=Mode.OFF, max_nodes=3, options={"a": [1, None]})
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
