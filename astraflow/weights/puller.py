@@ -290,8 +290,11 @@ class Puller:
     ) -> Pulled:
         """The bits in the store's own memory. Raises: UnknownVersion, InvalidInput, CorruptData."""
         manifest = plan.manifest
-        buffer = attach(shared)
-        _, verify_s = await _timed(lambda: verify(manifest, buffer, workers=self._config.codec_threads))
+        version = f"{self._policy}:{manifest.version}"
+        with span("rl.weights.fetch", version=version, transfers=0, bytes=0):
+            buffer = attach(shared)
+        with span("rl.weights.verify", version=version):
+            _, verify_s = await _timed(lambda: verify(manifest, buffer, workers=self._config.codec_threads))
         staged, decode_s = await _timed(lambda: mapped(manifest, buffer, base=base))
         unfetched = replace(plan, transfers=())
         return self._pulled(

@@ -95,7 +95,8 @@ async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> Non
     async with weight_store(tmp_path) as weights:
         dataflow = FakeDataflow(weights_address=weights)
         dataflow.add(tasks(20))
-        async with dataflow.serving() as address, node(address, pool="mine", price_per_hour=2.5):
+        options: dict[str, Any] = {"pool": "mine", "price_per_hour": 2.5, "pull": {"maps_shared": False}}
+        async with dataflow.serving() as address, node(address, **options):
             await dataflow.until(lambda: len(dataflow.beats) > 3)
             assert not dataflow.asked, "nothing is leased before there is a version"
             assert dataflow.beats[-1].versions == {}
