@@ -1,0 +1,50 @@
+"""A store and its mirror as processes, the way an operator starts them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from astraflow.contract.ids import Version
+from astraflow.weights.config import PullConfig
+from astraflow.weights.origins import Origin, Origins
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.puller import Puller
+from tests.weights.running import TOKEN, client_of
+from tests.weights.versions import POLICY, history, layout
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def served(directory: Path, more: Sequence[str] = ()) -> Iterator[str]:
+    """The address of `astraflow serve weights`."""
+    (directory / "token").write_text(TOKEN)
+    command = [sys.executable, "-m", "astraflow.cli", "serve", "weights", "smoke"]
+    command += ["--directory", str(directory / "kept"), "--token-file", str(directory / "token"), *more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
+
+
+async def test_a_node_reads_from_a_mirror_what_was_published_to_the_store(tmp_path: Path) -> None:
+    store_folder, mirror_folder = tmp_path / "store", tmp_path / "mirror"
+    store_folder.mkdir()
+    mirror_folder.mkdir()
+    snapshots = history(2)
+    with served(store_folder) as store, served(mirror_folder, ["--follow", store]) as mirror:
+        async with client_of(store) as client, client_of(mirror) as reading, Publisher(client, POLICY) as publisher:
+            puller = Puller(Origins([Origin(mirror, [reading])]), POLICY, config=PullConfig(maps_shared=False))
+            for number, tensors in enumerate(snapshots):
+                await publisher.publish(Version(number), tensors)
+                pulled = await puller.newer()
+                puller.commit(pulled.weights)
+                assert np.array_equal(pulled.weights.buffer, layout(tensors, number)[1])
+    assert (pulled.stats.base, pulled.stats.full_bytes) == (0, 0)
