@@ -44,6 +44,8 @@ class LinkReport:
     """The same."""
     latest_behind: int = 0
     """Versions that the node was behind when it fetched the latest one; 0 for its first."""
+    latest_changed_share: float = 0.0
+    """Of the elements, those that the latest version changed against what the node had; 0 for a full snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ class Links:
             latest_bytes=stats.full_bytes + stats.delta_bytes,
             latest_fetch_s=stats.fetch_s,
             latest_behind=stats.behind,
+            latest_changed_share=(stats.changed_elements or 0) / stats.elements,
             **{name: getattr(before, name) + getattr(stats, name) for name in _SUMMED},
         )
 

@@ -62,6 +62,8 @@ class TransferStats:
     """Size of the version itself."""
     changed_elements: int | None
     """None after a full transfer."""
+    elements: int
+    """Of the version."""
     fetch_s: float
     """From the first request to the last byte."""
     decode_s: float
@@ -377,6 +379,7 @@ class Puller:
             shared_bytes=shared_bytes,
             version_bytes=plan.manifest.size_bytes,
             changed_elements=staged.changed_elements,
+            elements=sum(tensor.elements for tensor in plan.manifest.tensors),
             fetch_s=attempt.fetch_s,
             decode_s=decode_s,
             stage_s=stage_s,

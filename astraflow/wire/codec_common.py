@@ -30,6 +30,7 @@ _LINK_FIELDS = (
     "latest_bytes",
     "latest_fetch_s",
     "latest_behind",
+    "latest_changed_share",
 )
 
 

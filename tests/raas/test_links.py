@@ -13,7 +13,7 @@ def test_what_came_adds_up_by_source_and_the_latest_is_kept_apart() -> None:
     links = Links(lambda: (mirror, store))
     mirror.failed(0.0)
     links.pulled(replace(stats(0, None), origin="store:1"))
-    links.pulled(replace(stats(3, 0), origin="store:1", behind=3, fetch_s=0.25))
+    links.pulled(replace(stats(3, 0), origin="store:1", behind=3, fetch_s=0.25, changed_elements=5))
     links.loaded("store:1", EngineLoad(stage_s=0.25, pause_s=0.1, apply_s=0.5, resume_s=0.2))
 
     unused, used = links.reports()
@@ -23,4 +23,5 @@ def test_what_came_adds_up_by_source_and_the_latest_is_kept_apart() -> None:
     assert (used.full_bytes, used.delta_bytes, used.fetch_s) == (100, 10, 1.25)
     assert (used.decode_s, used.stage_s, used.verify_s) == (0.25, 1.25, 0.5)
     assert (used.pause_s, used.apply_s, used.resume_s) == (0.1, 0.5, 0.2)
+    assert used.latest_changed_share == 0.1
     assert (used.latest_bytes, used.latest_fetch_s, used.latest_behind) == (10, 0.25, 3)

@@ -80,6 +80,7 @@ def stats(version: int, base: int | None) -> TransferStats:
         shared_bytes=0,
         version_bytes=100,
         changed_elements=None,
+        elements=50,
         fetch_s=1.0,
         decode_s=0.125,
         stage_s=0.5,

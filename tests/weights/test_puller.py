@@ -24,11 +24,14 @@ from tests.weights.versions import POLICY, history, layout, snapshot, stepped
 
 pytestmark = pytest.mark.anyio
 
+FETCHING = PullConfig(maps_shared=False)
+"""What is fetched is looked at here; what is mapped, in `test_mapping`."""
+
 LARGE = {"w": (Dtype.BFLOAT16, (1024, 2048)), "b": (Dtype.FLOAT32, (1000,))}
 """Several chunks."""
 
 
-def puller_of(client: WeightPlaneClient, config: PullConfig | None = None) -> Puller:
+def puller_of(client: WeightPlaneClient, config: PullConfig = FETCHING) -> Puller:
     clock = BriskClock()
     return Puller(Origins([Origin("store", [client])], clock=clock), POLICY, config=config, clock=clock)
 
@@ -53,7 +56,7 @@ async def test_a_node_follows_and_skips_what_it_missed(tmp_path: Path) -> None:
         client_of(address) as client,
         Publisher(client, POLICY) as publisher,
     ):
-        puller = puller_of(client, PullConfig(maps_shared=False))
+        puller = puller_of(client)
         await publisher.publish(Version(0), snapshots[0])
         first = await puller.newer()
         puller.commit(first.weights)
@@ -298,7 +301,7 @@ async def test_a_version_beyond_the_limit_is_refused(tmp_path: Path) -> None:
         await publish(client, snapshot())
 
         with pytest.raises(CorruptData, match="limit"):
-            await puller_of(client, PullConfig(max_version_bytes=1000)).newer()
+            await puller_of(client, PullConfig(maps_shared=False, max_version_bytes=1000)).newer()
 
 
 async def test_what_was_forgotten_since_the_plan_is_planned_again(tmp_path: Path) -> None:
@@ -340,7 +343,7 @@ async def test_a_stream_that_stalls_is_broken_off_and_resumed(tmp_path: Path) ->
         plane = Stalling(link)
         await publish(plane, tensors)
 
-        pulled = await puller_of(plane, PullConfig(stall_s=0.05)).newer()
+        pulled = await puller_of(plane, PullConfig(maps_shared=False, stall_s=0.05)).newer()
 
     assert_exact(pulled, tensors, 0)
     assert [offset for _, offset in plane.fetched] == [0, CHUNK_BYTES]

@@ -27,6 +27,9 @@ from tests.weights.versions import POLICY, history, layout, snapshot, stepped
 
 pytestmark = pytest.mark.anyio
 
+FETCHING = PullConfig(maps_shared=False)
+"""What is fetched is looked at here; what is mapped, in `test_mapping`."""
+
 LARGE = {"w": (Dtype.BFLOAT16, (4096, 2048)), "b": (Dtype.FLOAT32, (1000,))}
 """Several ranges of several chunks."""
 
@@ -86,7 +89,7 @@ async def mirror_and_store(
 def _puller(mirror: RewrittenPlane, store: RewrittenPlane, **options: float) -> tuple[Puller, Origins]:
     clock = BriskClock()
     origins = Origins([Origin("mirror", [mirror]), Origin("store", [store])], clock=clock)
-    config = PullConfig.model_validate({"patience_s": 0.01, **options})
+    config = PullConfig.model_validate({"patience_s": 0.01, "maps_shared": False, **options})
     return Puller(origins, POLICY, config=config, clock=clock), origins
 
 
@@ -177,7 +180,7 @@ async def test_a_source_that_was_left_is_tried_again_later(tmp_path: Path) -> No
     ):
         clock = ManualClock()
         origins = Origins([Origin("mirror", [mirror]), Origin("store", [store])], clock=clock)
-        puller = Puller(origins, POLICY, clock=BriskClock(), config=PullConfig(patience_s=0.01))
+        puller = Puller(origins, POLICY, clock=BriskClock(), config=PullConfig(patience_s=0.01, maps_shared=False))
         for version, one in enumerate(tensors):
             await publish(far, one, first=version)
             if version == 2:
@@ -228,7 +231,7 @@ async def test_a_plan_for_something_else_than_was_asked_is_refused(tmp_path: Pat
     async with weight_store(tmp_path) as address:
         await publish(address, *tensors)
         async with planes(address, 1, RewrittenPlane) as (plane,):
-            puller = Puller(Origins([Origin("store", [plane])]), POLICY, clock=BriskClock())
+            puller = Puller(Origins([Origin("store", [plane])]), POLICY, config=FETCHING, clock=BriskClock())
             if lie == "older":
                 puller.commit((await puller.newer()).weights)
                 old = await plane.plan(POLICY, have=None, want=Version(0))
@@ -253,7 +256,7 @@ async def test_ranges_come_over_all_connections(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address:
         await publish(address, tensors)
         async with planes(address, 4, RewrittenPlane) as several:
-            pulled = await Puller(Origins([Origin("store", several)]), POLICY).newer()
+            pulled = await Puller(Origins([Origin("store", several)]), POLICY, config=FETCHING).newer()
             begun = sorted(offset for plane in several for _, offset in plane.fetched)
             assert all(plane.fetched for plane in several)
 
@@ -281,7 +284,7 @@ async def test_a_transfer_that_breaks_at_any_byte_goes_on_where_it_broke(tmp_pat
                 await client.versions(POLICY)
             for at in range(1, 16_000, 997):  # a full file of some 6,700 bytes, its plan, headers, and then nothing
                 wire.cut_after(at)
-                pulled = await Puller(origins, POLICY, clock=BriskClock()).newer()
+                pulled = await Puller(origins, POLICY, config=FETCHING, clock=BriskClock()).newer()
                 assert_exact(pulled, tensors[1], 1)
     assert wire.cuts > 5
 
@@ -293,7 +296,7 @@ async def test_a_large_transfer_that_breaks_again_and_again_loses_only_what_was_
         wire = Wire(address)
         async with wire.strung() as far, dialled(far, PullConfig(connections=2), dial=dialling) as origins:
             wire.cut_every(5 * CHUNK_BYTES)
-            pulled = await Puller(origins, POLICY, clock=BriskClock()).newer()
+            pulled = await Puller(origins, POLICY, config=FETCHING, clock=BriskClock()).newer()
 
     assert_exact(pulled, tensors, 0)
     assert wire.cuts >= 2
@@ -318,7 +321,7 @@ async def test_a_node_with_a_bound_asks_for_slices_and_gets_the_whole(tmp_path: 
         await publish(address, tensors)
         async with planes(address, 2, RewrittenPlane) as several:
             pace = Pace(1e7, BriskClock())
-            pulled = await Puller(Origins([Origin("store", several)], pace=pace), POLICY).newer()
+            pulled = await Puller(Origins([Origin("store", several)], pace=pace), POLICY, config=FETCHING).newer()
             asked = sum(len(plane.fetched) for plane in several)
 
     assert_exact(pulled, tensors, 0)
@@ -347,7 +350,7 @@ async def test_a_version_is_built_in_the_buffer_of_the_one_before_the_last(tmp_p
         tensors.append(stepped(tensors[-1], seed))
     places = []
     async with weight_store(tmp_path) as address, client_of(address) as client:
-        puller = Puller(Origins([Origin("store", [client])]), POLICY)
+        puller = Puller(Origins([Origin("store", [client])]), POLICY, config=FETCHING)
         for version, one in enumerate(tensors):
             await publish(address, one, first=version)
             pulled = await puller.newer()
@@ -362,7 +365,7 @@ async def test_a_buffer_that_somebody_looks_at_is_never_written(tmp_path: Path) 
     tensors = history(5)
     kept = []
     async with weight_store(tmp_path) as address, client_of(address) as client:
-        puller = Puller(Origins([Origin("store", [client])]), POLICY)
+        puller = Puller(Origins([Origin("store", [client])]), POLICY, config=FETCHING)
         for version, one in enumerate(tensors):
             await publish(address, one, first=version)
             pulled = await puller.newer()

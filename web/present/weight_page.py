@@ -49,6 +49,7 @@ class LinkRow:
     versions: str
     received: str
     latest: str
+    changed: str
     rate: str
     phases: Sequence[str]
     resumes: str
@@ -117,6 +118,7 @@ def _link(lag: int, node: NodeReport, link: LinkReport) -> LinkRow:
         versions=formats.count(link.versions),
         received=formats.size(travelled) + (f" and {formats.size(link.shared_bytes)} shared" * bool(link.shared_bytes)),
         latest=formats.size(link.latest_bytes),
+        changed=formats.percent(link.latest_changed_share) if link.latest_changed_share else formats.MISSING,
         rate=f"{formats.size(link.latest_bytes / link.latest_fetch_s)}/s" if link.latest_fetch_s else formats.MISSING,
         phases=[formats.duration(mean) for mean in means],
         resumes=formats.count(link.resumes),

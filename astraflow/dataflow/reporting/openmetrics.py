@@ -127,6 +127,7 @@ _LINK = (
     _Plain(_G, "link_latest", "bytes", "That travelled for the latest version", "latest_bytes"),
     _Plain(_G, "link_latest_fetch", "seconds", "The latest version took", "latest_fetch_s"),
     _Plain(_G, "link_latest_behind", "versions", "The node was when it fetched the latest one", "latest_behind"),
+    _Plain(_G, "link_latest_changed", "ratio", "Elements that the latest delta changed", "latest_changed_share"),
 )
 _ROUND = (
     _Plain(_G, "evaluation_running_done", "samples", "With a result, in the round that runs", "done"),

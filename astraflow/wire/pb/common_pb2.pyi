@@ -183,6 +183,7 @@ class LinkReport(_message.Message):
     LATEST_BYTES_FIELD_NUMBER: _builtins.int
     LATEST_FETCH_S_FIELD_NUMBER: _builtins.int
     LATEST_BEHIND_FIELD_NUMBER: _builtins.int
+    LATEST_CHANGED_SHARE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Address of the store or mirror at the other end."""
     versions: _builtins.int
@@ -202,6 +203,7 @@ class LinkReport(_message.Message):
     latest_bytes: _builtins.int
     latest_fetch_s: _builtins.float
     latest_behind: _builtins.int
+    latest_changed_share: _builtins.float
     def __init__(
         self,
         *,
@@ -222,10 +224,11 @@ class LinkReport(_message.Message):
         latest_bytes: _builtins.int = ...,
         latest_fetch_s: _builtins.float = ...,
         latest_behind: _builtins.int = ...,
+        latest_changed_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "decode_s", b"decode_s", "delta_bytes", b"delta_bytes", "failures", b"failures", "fetch_s", b"fetch_s", "full_bytes", b"full_bytes", "latest_behind", b"latest_behind", "latest_bytes", b"latest_bytes", "latest_fetch_s", b"latest_fetch_s", "pause_s", b"pause_s", "resume_s", b"resume_s", "resumes", b"resumes", "shared_bytes", b"shared_bytes", "source", b"source", "stage_s", b"stage_s", "verify_s", b"verify_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "decode_s", b"decode_s", "delta_bytes", b"delta_bytes", "failures", b"failures", "fetch_s", b"fetch_s", "full_bytes", b"full_bytes", "latest_behind", b"latest_behind", "latest_bytes", b"latest_bytes", "latest_changed_share", b"latest_changed_share", "latest_fetch_s", b"latest_fetch_s", "pause_s", b"pause_s", "resume_s", b"resume_s", "resumes", b"resumes", "shared_bytes", b"shared_bytes", "source", b"source", "stage_s", b"stage_s", "verify_s", b"verify_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
