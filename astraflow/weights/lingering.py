@@ -1,7 +1,8 @@
 """Bits that are read in full, which stay for a while when a newer version replaces them."""
 
 import threading
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 
 from astraflow.contract.weights import Transfer
 from astraflow.runtime.clock import Clock
@@ -15,9 +16,10 @@ MAX_LINGERING = 2
 @dataclass(slots=True)
 class _Read:
     bits: Bits
-    readers: int = 0
-    left_at: float = 0.0
-    """When the last reader of all went."""
+    left_at: float
+    """When it was last known to be read."""
+    readers: "weakref.WeakSet[BitsSource]" = field(default_factory=weakref.WeakSet)
+    """Weakly, for one that was opened for a call that had just been cancelled, and is never closed."""
 
 
 class Lingering:
@@ -39,26 +41,29 @@ class Lingering:
         with self._changing:
             read = self._read.get(transfer)
             if read is None and bits is not None:
-                read = self._read[transfer] = _Read(bits=bits)
+                read = self._read[transfer] = _Read(bits=bits, left_at=self._clock.now())
             if read is None:
                 return None
-            read.readers += 1
-            return BitsSource(read.bits, on_close=lambda: self._close(transfer, read))
+            source = BitsSource(read.bits, on_close=lambda: self._close(transfer))
+            read.readers.add(source)
+            return source
 
     def prune(self, *, newest: Transfer | None) -> None:
         """Let go of what nobody reads and nobody is expected to; the newest version is the store's to keep."""
         now = self._clock.now()
         with self._changing:
             for transfer, read in list(self._read.items()):
-                if not read.readers and now - read.left_at >= self._linger_s:
+                if any(source.is_open for source in read.readers):
+                    read.left_at = now
+                elif now - read.left_at >= self._linger_s:
                     del self._read[transfer]
             older = [transfer for transfer in self._read if transfer != newest]
             for transfer in older[: max(len(older) - MAX_LINGERING, 0)]:
                 del self._read[transfer]
 
-    def _close(self, transfer: Transfer, read: _Read) -> None:
+    def _close(self, transfer: Transfer) -> None:
         with self._changing:
-            read.readers -= 1
-            read.left_at = self._clock.now()
+            if transfer in self._read:
+                self._read[transfer].left_at = self._clock.now()
         if not self._linger_s:
             self.prune(newest=None)

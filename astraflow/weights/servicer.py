@@ -110,12 +110,21 @@ class WeightsServicer(WeightPlaneServicer):
         end = request.offset + request.size_bytes if request.size_bytes else transfer.size_bytes
         if not request.offset <= end <= transfer.size_bytes:
             raise InvalidInput(f"bytes {request.offset} to {end} lie beyond the {transfer.size_bytes} of the file")
-        source = await asyncio.to_thread(self._store.open, transfer)
+        source = await self._opened(transfer)
         try:
             for offset in range(request.offset, end, CHUNK_BYTES):
                 yield await asyncio.to_thread(_chunk, source, offset, min(CHUNK_BYTES, end - offset))
         finally:
             source.close()
+
+    async def _opened(self, transfer: Transfer) -> Source:
+        """Open a file; one that is opened for a call that was cancelled meanwhile is closed again."""
+        opening = asyncio.create_task(asyncio.to_thread(self._store.open, transfer))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unused)
+            raise
 
     async def Versions(self, request: pb.VersionsRequest, context: Context) -> pb.VersionsReply:
         """Every version that is kept."""
@@ -197,3 +206,8 @@ async def _head(pieces: AsyncIterator[pb.PublishPiece]) -> tuple[Manifest, Trans
 
 def _chunk(source: Source, offset: int, size_bytes: int) -> bytes:
     return frame_chunk(chunk_at(offset, source.read(offset, size_bytes)))
+
+
+def _close_unused(opening: asyncio.Task[Source]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

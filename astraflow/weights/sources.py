@@ -60,6 +60,11 @@ class BitsSource(DataSource):
         self._bits: Bits | None = bits
         self._on_close: Callable[[], None] | None = on_close
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still be read."""
+        return self._bits is not None
+
     def close(self) -> None:
         """Let go of the bits."""
         super().close()

@@ -23,7 +23,7 @@ from astraflow.contract.errors import (
     UnknownVersion,
 )
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile
+from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile, Transfer
 from astraflow.weights import ways
 from astraflow.weights.chunks import CHUNK_BYTES, split
 from astraflow.weights.config import WeightsConfig
@@ -235,6 +235,32 @@ async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
         assert [buffer.reclaim() for buffer in buffers] == [True, True, False]
     for buffer in buffers:
         buffer.remove()
+
+
+async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, closed = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Opened:
+        def close(self) -> None:
+            loop.call_soon_threadsafe(closed.set)
+
+    def held(transfer: Transfer) -> Opened:
+        gate.wait(10)
+        return Opened()
+
+    with opened(tmp_path, CONFIG) as store:
+        monkeypatch.setattr(store, "open", held)
+        opening = asyncio.create_task(WeightsServicer(store)._opened(announced(layout(snapshot())[0])))
+        await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        gate.set()
+
+        async with asyncio.timeout(10):
+            await closed.wait()
 
 
 @pytest.mark.parametrize(("wait_s", "legs"), [(5.0, 1), (0.0, 5)])
