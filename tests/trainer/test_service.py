@@ -21,6 +21,7 @@ from astraflow.trainer import service
 from astraflow.trainer.backends.scripted import ScriptedBackend
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig
+from astraflow.weights.publisher import PublishConfig
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import dial
@@ -39,6 +40,7 @@ def config(*, policy: str = "solver", max_steps: int | None = None, **options: A
         pull_wait_s=5.0,
         max_steps=max_steps,
         drain_s=1.0,
+        publish=PublishConfig(is_shared=False),  # what is sent is looked at
     )
 
 
