@@ -82,6 +82,8 @@ def summary_table(summary: Summary) -> Table:
     full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
     table.add_row("weights fetched whole", f"{size(full)} in {summary.weight_updates_full} updates")
     table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
+    shared = f"{size(summary.weight_bytes_shared)} in {summary.weight_updates_shared} updates"
+    table.add_row("weights mapped, same host", shared)
     gap = summary.logprob_gap_max
     table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
     table.add_row("restarts", str(summary.restarts))

@@ -49,6 +49,9 @@ class Summary:
     weight_updates_full: int
     weight_bytes_delta: int
     weight_updates_delta: int
+    weight_bytes_shared: int
+    """Mapped by nodes where a store on their host has them, without fetching."""
+    weight_updates_shared: int
     logprob_gap_max: float | None
     """Largest difference between an engine's and the trainer's logprobs, in nats; None when never measured."""
     restarts: int
@@ -143,6 +146,8 @@ class Tally:
             weight_updates_full=self._total("weight_updates_full"),
             weight_bytes_delta=self._total("weight_bytes_delta"),
             weight_updates_delta=self._total("weight_updates_delta"),
+            weight_bytes_shared=self._total("weight_bytes_shared"),
+            weight_updates_shared=self._total("weight_updates_shared"),
             logprob_gap_max=self._gap_max,
             restarts=restarts,
             imbalances=tuple(self._imbalances),

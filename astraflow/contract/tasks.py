@@ -132,6 +132,8 @@ NODE_COUNTERS = (
     "weight_bytes_delta",
     "weight_updates_full",
     "weight_updates_delta",
+    "weight_bytes_shared",
+    "weight_updates_shared",
     "weight_fetch_s",
     "weight_verify_s",
     "weight_pause_s",

@@ -153,8 +153,9 @@ class WeightLoop:
     def _count(self, stats: TransferStats) -> None:
         self._links.pulled(stats)
         self._origin = stats.origin
-        kind = "full" if stats.base is None else "delta"
+        kind = "shared" if stats.shared_bytes else "full" if stats.base is None else "delta"
         self._counters.add(f"weight_updates_{kind}")
+        self._counters.add("weight_bytes_shared", stats.shared_bytes)
         self._counters.add("weight_bytes_full", stats.full_bytes)
         self._counters.add("weight_bytes_delta", stats.delta_bytes)
         self._counters.add("weight_fetch_s", stats.fetch_s)

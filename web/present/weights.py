@@ -12,15 +12,18 @@ def weight_cells(report: Report) -> dict[str, tuple[str, str]]:
     total = {name: _sum(report, name) for name in _COUNTERS}
     full, delta = total["weight_bytes_full"], total["weight_bytes_delta"]
     fulls, deltas = total["weight_updates_full"], total["weight_updates_delta"]
-    updates = fulls + deltas
+    shared, mapped = total["weight_bytes_shared"], total["weight_updates_shared"]
+    updates = fulls + deltas + mapped
     gap, gap_tone = _gap(report)
     return {
         "weights/full": (formats.size(full), ""),
         "weights/delta": (formats.size(delta), ""),
+        "weights/shared": (formats.size(shared), ""),
+        "weights/shared_updates": (formats.several(mapped, "version"), ""),
         "weights/full_updates": (formats.several(fulls, "full snapshot"), ""),
         "weights/delta_updates": (formats.several(deltas, "delta"), ""),
         "weights/delta_share": (str(round(100 * deltas / updates) if updates else 0), ""),
-        "weights/saved": (_saved(full, delta, fulls, deltas), ""),
+        "weights/saved": (_saved(full, delta, fulls, deltas, mapped), ""),
         "weights/pause": (formats.duration(total["weight_pause_s"] / updates) if updates else formats.MISSING, ""),
         "weights/failures": (formats.count(total["weight_failures"]), "bad" if total["weight_failures"] else ""),
         "weights/gap": (gap, gap_tone),
@@ -32,6 +35,8 @@ _COUNTERS = (
     "weight_bytes_delta",
     "weight_updates_full",
     "weight_updates_delta",
+    "weight_bytes_shared",
+    "weight_updates_shared",
     "weight_pause_s",
     "weight_failures",
 )
@@ -41,8 +46,10 @@ def _sum(report: Report, counter: str) -> float:
     return sum(node.counters.get(counter, 0.0) for node in report.nodes)
 
 
-def _saved(full: float, delta: float, fulls: float, deltas: float) -> str:
+def _saved(full: float, delta: float, fulls: float, deltas: float, mapped: float) -> str:
     """How much less the deltas were than the snapshots they replaced."""
+    if mapped and not deltas:
+        return "Nodes map versions where the store on their host has them: nothing travels"
     if not fulls or not deltas:
         return "No delta has travelled yet"
     mean_full, mean_delta = full / fulls, delta / deltas

@@ -31,6 +31,8 @@ NODE_COUNTER_FAMILIES = {
     "weight_bytes_delta": ("weight_delta", "bytes", "Fetched as deltas"),
     "weight_updates_full": ("weight_full", "updates", "Versions fetched as a full snapshot"),
     "weight_updates_delta": ("weight_delta", "updates", "Versions fetched as deltas"),
+    "weight_bytes_shared": ("weight_shared", "bytes", "Mapped where the store on the same host has them"),
+    "weight_updates_shared": ("weight_shared", "updates", "Versions mapped where the store on the same host has them"),
     "weight_fetch_s": ("weight_fetch", "seconds", "Time spent on fetching versions"),
     "weight_verify_s": ("weight_verify", "seconds", "Time spent on staging and proving versions"),
     "weight_pause_s": ("weight_pause", "seconds", "Time for which engines stood still to swap versions"),
