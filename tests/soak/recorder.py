@@ -25,7 +25,7 @@ _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
     ("grpc.keepalive_permit_without_calls", 1),
     # How soon a service that is back is found again is to be the callers' own doing.
     ("grpc.initial_reconnect_backoff_ms", 50),

@@ -1,0 +1,33 @@
+"""Options of gRPC: it ignores those it does not know, without a word."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from astraflow.wire import channel, server
+
+OURS = sorted({name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS)})
+
+
+@pytest.fixture(scope="module")
+def compiled() -> bytes:
+    found = find_spec("grpc._cython.cygrpc")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).read_bytes()
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_an_option_that_is_set_is_known_to_the_installed_grpc(name: str, compiled: bytes) -> None:
+    assert name.encode() + b"\0" in compiled
+
+
+def test_a_misspelt_one_would_be_noticed(compiled: bytes) -> None:
+    assert b"grpc.http2.min_recv_ping_interval_without_data_ms\0" not in compiled
+
+
+def test_a_client_that_waits_pings_less_often_than_a_server_allows() -> None:
+    """Else a watch on which nothing happens for a while is cut off."""
+    client, allowed = dict(channel.OPTIONS), dict(server._OPTIONS)
+    pings_every_ms = client["grpc.keepalive_time_ms"]
+    assert pings_every_ms > allowed["grpc.http2.min_ping_interval_without_data_ms"]
