@@ -13,6 +13,7 @@ from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.gap import disagreement, too_far
 from astraflow.raas.links import Links
 from astraflow.raas.serving import ServedPolicies, ServedPolicy
+from astraflow.runtime.aio import Rests
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
@@ -72,9 +73,8 @@ class WeightLoop:
         self._gaps = gaps
         self._links = links
         self._origin = ""
-        self._clock = clock
         self._is_withheld = False
-        self._rest_s = FIRST_REST_S
+        self._rests = Rests(clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
 
     async def run(self) -> None:
         """Follow until cancelled. Raises: what no retry helps (NotAuthenticated, ...)."""
@@ -83,7 +83,7 @@ class WeightLoop:
                 pulled = await self._source.newer()
             except (CorruptData, InternalError, InvalidInput, NotTrusted) as problem:
                 self._note_failure("no version could be had", problem)
-                await self._rest()
+                await self._rests.take()
                 continue
             self._count(pulled.stats)
             await self._take_over(pulled.weights)
@@ -97,9 +97,9 @@ class WeightLoop:
             self._note_failure("a version could not be loaded", problem)
             await self._withhold()
             self._source = self._new_source(self._served.policy)
-            await self._rest()
+            await self._rests.take()
             return
-        self._rest_s = FIRST_REST_S
+        self._rests.are_over()
         self._source.commit(weights)
         if is_good:
             self._policies.set_serving(self._served.policy, True)
@@ -140,10 +140,6 @@ class WeightLoop:
         self._policies.set_serving(self._served.policy, False)
         self._is_withheld = True
         await self._served.engine.pause(PauseMode.ABORT)
-
-    async def _rest(self) -> None:
-        await self._clock.sleep(self._rest_s)
-        self._rest_s = min(2 * self._rest_s, MAX_REST_S)
 
     def _note_failure(self, what: str, problem: Exception) -> None:
         self._counters.add("weight_failures")

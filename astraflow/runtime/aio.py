@@ -1,4 +1,4 @@
-"""Small asyncio helpers: retry with backoff, work at a period."""
+"""Small asyncio helpers: retry with backoff, rest after failures, work at a period."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -46,6 +46,24 @@ async def retry(
                 log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
         await clock.sleep(delay_s * random.uniform(0.7, 1.3))
         delay_s = min(delay_s * 2, max_delay_s)
+
+
+class Rests:
+    """Pauses after failures in a loop, each twice as long as the one before, until something goes well."""
+
+    def __init__(self, clock: Clock, *, first_s: float, most_s: float) -> None:
+        self._clock = clock
+        self._first_s = self._next_s = first_s
+        self._most_s = most_s
+
+    def are_over(self) -> None:
+        """Something went well."""
+        self._next_s = self._first_s
+
+    async def take(self) -> None:
+        """Wait."""
+        rest_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
+        await self._clock.sleep(rest_s)
 
 
 async def periodic(work: Callable[[], Awaitable[None]], *, every_s: float, clock: Clock | None = None) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId
+from astraflow.runtime.aio import Rests
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.config import PullConfig
@@ -82,34 +83,34 @@ class Mirror:
         known = set(self._store.policies)
         for policy in sorted(known):
             yield policy
-        rest = _Rest(self._clock)
+        rests = Rests(self._clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
         while True:
             for origin in origins.usable():
                 try:
                     async with aclosing(origin.client.watch(None, after=None)) as notices:
                         async for notice in notices:
-                            rest.is_over()
+                            rests.are_over()
                             if notice.policy not in known:
                                 known.add(notice.policy)
                                 yield notice.policy
                 except AstraFlowError as problem:
                     log.warning("mirror_hears_nothing", origin=origin.name, problem=str(problem))
-            await rest.take()
+            await rests.take()
 
     async def _follow(self, policy: PolicyId, origins: Origins) -> None:
         puller = Puller(origins, policy, config=self._config, trusted=self._trusted, clock=self._clock)
         if (kept := self._store.newest(policy)) is not None:
             puller.commit(VerifiedWeights(manifest=kept[0], buffer=kept[1]))
-        rest = _Rest(self._clock)
+        rests = Rests(self._clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
         while True:
             try:
                 pulled = await puller.newer()
                 await self._keep(pulled.weights)
             except AstraFlowError as problem:
                 log.error("mirror_fell_behind", policy=policy, follows=self._upstream.name, problem=str(problem))
-                await rest.take()
+                await rests.take()
                 continue
-            rest.is_over()
+            rests.are_over()
             stats, kept = pulled.stats, self._store.newest(policy)
             puller.commit(pulled.weights if kept is None else replace(pulled.weights, buffer=kept[1]))
             log.info(
@@ -121,18 +122,3 @@ class Mirror:
                 fetch_s=round(stats.fetch_s, 3),
                 resumes=stats.resumes,
             )
-
-
-class _Rest:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._next_s = FIRST_REST_S
-
-    def is_over(self) -> None:
-        """Something went well."""
-        self._next_s = FIRST_REST_S
-
-    async def take(self) -> None:
-        """Wait."""
-        rest_s, self._next_s = self._next_s, min(2 * self._next_s, MAX_REST_S)
-        await self._clock.sleep(rest_s)

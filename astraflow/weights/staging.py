@@ -91,16 +91,6 @@ def mapped(manifest: Manifest, buffer: Buffer, *, base: tuple[Manifest, Buffer] 
     return Staged(buffer=buffer, changes=changes, changed_elements=changed_elements, copy_s=0.0)
 
 
-def assemble(
-    plan: TransferPlan, files: Sequence[Buffer], *, base: tuple[Manifest, Buffer] | None, workers: int = 1
-) -> tuple[Buffer, list[Patch]]:
-    """The version's bits, read-only, and what each delta patched. Raises: CorruptData when a file does not apply."""
-    old, deltas, root = _begin(plan, files, base=base)
-    buffer = old.copy() if deltas else old
-    patches = _apply_all(plan.manifest, deltas, buffer, root=root, workers=workers)
-    return frozen(buffer), patches
-
-
 def _begin(
     plan: TransferPlan, files: Sequence[Buffer], *, base: tuple[Manifest, Buffer] | None
 ) -> tuple[Buffer, Sequence[Buffer], bytes | None]:

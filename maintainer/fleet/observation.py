@@ -80,11 +80,6 @@ class Observation:
         node = self._nodes.get(name)
         return node if node is not None and node.state is not NodeState.GONE else None
 
-    def said_goodbye(self, name: str) -> bool:
-        """Whether a node of that name was there and left."""
-        node = self._nodes.get(name)
-        return node is not None and node.state is NodeState.GONE
-
     def advice(self, pool: PoolId) -> Advice | None:
         """What the rule says now; None while that is not known."""
         return self._targets.get(pool) if self.is_fresh else None

@@ -8,25 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from web.audit import Verdict
+from web.audit import HASHED, Verdict
 from web.tables import AuditEntry
 
-COLUMNS = (
-    "sequence",
-    "at",
-    "actor",
-    "role",
-    "via",
-    "came_from",
-    "action",
-    "target",
-    "before",
-    "after",
-    "result",
-    "reason",
-    "previous_hash",
-    "entry_hash",
-)
+COLUMNS = (*HASHED, "entry_hash")
 
 TONES = {"done": "good", "refused": "warn", "failed": "bad"}
 

@@ -22,7 +22,6 @@ def weight_cells(report: Report) -> dict[str, tuple[str, str]]:
         "weights/shared_updates": (formats.several(mapped, "version"), ""),
         "weights/full_updates": (formats.several(fulls, "full snapshot"), ""),
         "weights/delta_updates": (formats.several(deltas, "delta"), ""),
-        "weights/delta_share": (str(round(100 * deltas / updates) if updates else 0), ""),
         "weights/saved": (_saved(full, delta, fulls, deltas, mapped), ""),
         "weights/pause": (formats.duration(total["weight_pause_s"] / updates) if updates else formats.MISSING, ""),
         "weights/failures": (formats.count(total["weight_failures"]), "bad" if total["weight_failures"] else ""),
