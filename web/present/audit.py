@@ -1,7 +1,5 @@
 """Entries of the audit as a page and as files show them."""
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from web.audit import HASHED, Verdict
+from web.exports import csv_text
 from web.tables import AuditEntry
 
 COLUMNS = (*HASHED, "entry_hash")
@@ -86,27 +85,16 @@ def as_ndjson(entries: Sequence[AuditEntry]) -> str:
 
 def csv_head() -> str:
     """The first line of the file."""
-    return _csv([COLUMNS])
+    return csv_text([COLUMNS])
 
 
 def as_csv(entries: Sequence[AuditEntry]) -> str:
     """The same as comma-separated values; what a spreadsheet would take for a formula is quoted."""
-    return _csv([[_cell(value) for value in _columns(entry).values()] for entry in entries])
+    return csv_text([list(_columns(entry).values()) for entry in entries])
 
 
 def _columns(entry: AuditEntry) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in COLUMNS}
-
-
-def _cell(value: Any) -> Any:
-    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{value}" if is_formula else value
-
-
-def _csv(rows: Sequence[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerows(rows)
-    return text.getvalue()
 
 
 def _change(before: str, after: str) -> str:
