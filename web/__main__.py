@@ -14,6 +14,7 @@ from web.service import serve
 from web.settings import Settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+FLEET_TOKEN = "ASTRAFLOW_FLEET_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 DATABASE = "ASTRAFLOW_WEB_DATABASE"
 PROVIDER_SECRET = "ASTRAFLOW_OIDC_SECRET"  # noqa: S105 (the variable's name, not a secret)
 
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
     parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the dataflow service to follow")
+    parser.add_argument("--fleet", default="", metavar="HOST:PORT", help="the fleet service to show and steer")
     parser.add_argument("--directory", required=True, type=Path, help="where logins and recorded charts are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 takes a free one (default)")
@@ -51,6 +53,7 @@ def _settings(chosen: argparse.Namespace) -> Settings:
         raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
     secrets = {
         "token": token,
+        "fleet_token": os.environ.get(FLEET_TOKEN, ""),
         "database": os.environ.get(DATABASE, ""),
         "provider_secret": os.environ.get(PROVIDER_SECRET, ""),
     }

@@ -7,11 +7,14 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.runtime.clock import Clock
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.audit import Trail
 from web.db import Database
+from web.fleet_poller import FleetPoller
+from web.fleet_state import FleetState
 from web.frames import FrameMaker
 from web.hub import Hub
 from web.recorder import Recorder
@@ -33,6 +36,10 @@ class Parts:
     retention: Retention
     control: ControlPlaneClient
     state: RunState
+    fleet: FleetPlaneClient | None
+    """None for a run without a fleet service."""
+    fleet_state: FleetState
+    fleet_poller: FleetPoller | None
     frames: FrameMaker
     hub: Hub
     recorder: Recorder

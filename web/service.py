@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from astraflow.client.connect import connect_control
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.reports import Report
 from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
@@ -17,6 +19,8 @@ from web.app import create_app
 from web.audit import Trail
 from web.collector import Collector
 from web.db import open_database
+from web.fleet_poller import FleetPoller
+from web.fleet_state import FleetState
 from web.frames import FrameMaker
 from web.hub import Hub
 from web.parts import Parts
@@ -48,9 +52,13 @@ async def serve(
         provider = _provider(settings, listener, clock)
         database = await asyncio.to_thread(open_database, settings.directory, settings.database)
         try:
-            async with connect_control(settings.dataflow, settings.token, authority=settings.authority) as control:
+            async with (
+                connect_control(settings.dataflow, settings.token, authority=settings.authority) as control,
+                connected_fleet(settings) as fleet,
+            ):
                 pages = Pages(dataflow=settings.dataflow)
                 state = RunState(clock)
+                fleet_state = FleetState(clock, is_absent=fleet is None)
                 frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
                 trail = Trail(database, clock=clock)
                 parts = Parts(
@@ -62,6 +70,9 @@ async def serve(
                     retention=Retention(database, clock=clock, trail=trail),
                     control=control,
                     state=state,
+                    fleet=fleet,
+                    fleet_state=fleet_state,
+                    fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
                     frames=frames,
                     hub=Hub(frames.snapshot),
                     recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
@@ -80,6 +91,8 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
             tasks.create_task(parts.retention.run()),
             tasks.create_task(_beat(parts, parts.clock)),
         ]
+        if parts.fleet_poller is not None:
+            beside.append(tasks.create_task(parts.fleet_poller.run()))
         async with serving_http(
             create_app(parts),
             listener,
@@ -98,6 +111,17 @@ async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_re
             parts.hub.close()
         for task in beside:
             task.cancel()
+
+
+@asynccontextmanager
+async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient | None]:
+    """The client of the fleet service that the settings name, or None."""
+    if not settings.fleet:
+        yield None
+        return
+    token = settings.fleet_token or settings.token
+    async with connect_fleet(settings.fleet, token, authority=settings.authority) as fleet:
+        yield fleet
 
 
 def _collector(parts: Parts) -> Collector:

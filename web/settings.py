@@ -26,6 +26,10 @@ class Settings(Config):
     """Run token, from the environment variable ASTRAFLOW_TOKEN."""
     authority: Path | None = None
     """Folder of the run's certificate authority, for a run that speaks TLS."""
+    fleet: str = ""
+    """Address `HOST:PORT` of the fleet service; empty for a run without one."""
+    fleet_token: str = Field(default="", repr=False)
+    """What it is shown, from the environment variable ASTRAFLOW_FLEET_TOKEN; empty for the run token."""
     directory: Path
     """Where the database and the secret are kept."""
     database: str = Field(default="", repr=False)

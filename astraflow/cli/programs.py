@@ -127,10 +127,11 @@ class Programs:
             return None
         return self._program(PREPARE, ["prepare", str(self._directory.recipe_file)], may_leave=True)
 
-    def web(self) -> Program:
+    def web(self, *, has_fleet: bool) -> Program:
         """The page. It listens on loopback wherever the others do: it travels unencrypted."""
         listen = ["--port", str(self._places.web_port), "--recipe", self._recipe.name]
         arguments = ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen, *self._dialling()]
+        arguments += ["--fleet", self._places.fleet] if has_fleet else []
         return self._program(WEB, arguments, announces=True, is_essential=False)
 
     def _node(self, name: str) -> Program:

@@ -178,6 +178,7 @@ def trainer(
 @serve.command()
 def web(
     dataflow: Dataflow,
+    fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The fleet service to show and steer.")] = None,
     directory: Directory = Path("web"),
     host: Host = "127.0.0.1",
     port: Port = 0,
@@ -190,10 +191,11 @@ def web(
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
-    """The web page over a run."""
+    """The web page over a run. The fleet service is shown the run token, or what ASTRAFLOW_FLEET_TOKEN holds."""
     from astraflow.cli.roles import run_web
 
     more = {
+        "fleet": fleet,
         "behind-proxy": behind_proxy,
         "name": name,
         "tls-certificate": tls_certificate,

@@ -114,7 +114,7 @@ class Session:
         supervisor.start(self._programs.weights())
         supervisor.start(self._programs.dataflow())
         if self._options.has_web:
-            supervisor.start(self._programs.web())
+            supervisor.start(self._programs.web(has_fleet=self._options.has_fleet))
         await supervisor.ready(WEIGHTS)
         await supervisor.ready(DATAFLOW)
         self._busy_with = "waiting for the first step"
