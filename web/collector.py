@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
@@ -20,14 +20,30 @@ SILENCE_S = 10.0
 """A stream that says nothing for so long is dialled anew, although the connection looks open."""
 
 
+MOST_MINUTES = 720
+"""Minutes that are fetched at most after a long absence: half a day."""
+
+
 class ReportSource(Protocol):
     """What is followed: the client of the control plane."""
 
     def watch_report(self) -> AsyncIterator[Report]:
         """The latest report at once, then one a second."""
 
-    async def history(self, *, after_sequence: int = 0, limit: int = KEPT_POINTS) -> tuple[Report, ...]:
-        """Reports with a greater sequence, oldest first."""
+    async def history(
+        self, *, after_sequence: int = 0, limit: int = KEPT_POINTS, resolution_s: int = 1
+    ) -> tuple[Report, ...]:
+        """Reports with a greater sequence, oldest first: every second's, or one a minute."""
+
+
+class Keeper(Protocol):
+    """What keeps the run's numbers: the recorder."""
+
+    async def recorded_until(self, run: str) -> int:
+        """Sequence up to which the run of that name is recorded; 0 for a new one."""
+
+    def add(self, report: Report, point: Point | None) -> None:
+        """Take a report, in the order of their sequence, and its point when it is a new one."""
 
 
 class Collector:
@@ -35,7 +51,7 @@ class Collector:
 
     Each time the stream begins, and whenever its sequence jumps, what lies between is fetched from the history before
     the new report is taken: reports that arrive meanwhile wait in the stream, so no second is missing and none is
-    counted twice.
+    counted twice. What is older than dataflow's seconds, and not recorded, comes as its minutes.
 
     on_points: called with new points, oldest first, and the report they end with. on_feed: called when the feed's
     state may have changed.
@@ -46,12 +62,14 @@ class Collector:
         source: ReportSource,
         state: RunState,
         *,
+        keeper: Keeper,
         clock: Clock,
         on_points: Callable[[Report, list[Point]], None],
         on_feed: Callable[[], None],
     ) -> None:
         self._source = source
         self._state = state
+        self._keeper = keeper
         self._clock = clock
         self._on_points = on_points
         self._on_feed = on_feed
@@ -91,13 +109,28 @@ class Collector:
         if report.sequence > self._state.series.last_sequence + 1:
             points = await self._missing(report)
         point = self._state.update(report)
+        self._keeper.add(report, point)
         if point is not None:
             points.append(point)
         self._on_points(report, points)
 
     async def _missing(self, report: Report) -> list[Point]:
         """Fill in what the history has between the newest point and this report."""
-        past = await self._source.history(after_sequence=self._state.series.last_sequence, limit=KEPT_POINTS)
-        between = (old for old in past if old.run == report.run and old.sequence < report.sequence)
-        points = [self._state.fill(old) for old in between]
-        return [point for point in points if point is not None]
+        last = self._state.series.last_sequence
+        past = await self._source.history(after_sequence=last, limit=KEPT_POINTS)
+        seconds = [old for old in past if old.run == report.run and old.sequence < report.sequence]
+        points = []
+        for old in [*await self._older(report, last, seconds), *seconds]:
+            point = self._state.fill(old)
+            self._keeper.add(old, point)
+            points += [] if point is None else [point]
+        return points
+
+    async def _older(self, report: Report, last: int, seconds: Sequence[Report]) -> list[Report]:
+        """Minutes of what came before the seconds that dataflow still has, as far as it is not recorded."""
+        first = seconds[0].sequence if seconds else report.sequence
+        known = max(last, await self._keeper.recorded_until(report.run))
+        if first <= known + 1:
+            return []
+        minutes = await self._source.history(after_sequence=known, limit=MOST_MINUTES, resolution_s=60)
+        return [old for old in minutes if old.run == report.run and old.sequence < first]

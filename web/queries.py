@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlmodel import Session, col, delete, select
+from sqlmodel import Session, col, select
 
-from web.tables import RunPoint, RunRecord
+from web.tables import RunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +49,6 @@ def see_run(session: Session, sighting: Sighting, *, record_id: int | None) -> i
     return record.id
 
 
-def add_points(session: Session, points: Sequence[RunPoint]) -> None:
-    """Keep points; those that are there already stay as they are."""
-    if points:
-        rows = [point.model_dump() for point in points]
-        dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-        session.execute(dialect.insert(RunPoint).on_conflict_do_nothing(), rows)
-
-
-def prune_points(session: Session, run_id: int, *, before_sequence: int) -> None:
-    """Drop the run's points that are older."""
-    session.exec(delete(RunPoint).where(col(RunPoint.run_id) == run_id, col(RunPoint.sequence) < before_sequence))
-
-
 def runs(session: Session) -> Sequence[RunRecord]:
     """Every recorded run, newest first."""
     return session.exec(select(RunRecord).order_by(col(RunRecord.last_at).desc())).all()
@@ -74,25 +59,11 @@ def run(session: Session, run_id: int) -> RunRecord | None:
     return session.get(RunRecord, run_id)
 
 
-def run_policies(session: Session, run_id: int) -> Sequence[str]:
-    """Policies of which the run has points, in order of their names."""
-    query = select(RunPoint.policy).where(RunPoint.run_id == run_id).distinct().order_by(col(RunPoint.policy))
-    return session.exec(query).all()
-
-
-def run_points(session: Session, run_id: int, policy: str, *, at_most: int) -> Sequence[RunPoint]:
-    """The run's points of one policy, oldest first, thinned evenly to about `at_most`; the newest is always there."""
-    bounds = select(func.min(RunPoint.sequence), func.max(RunPoint.sequence)).where(
-        col(RunPoint.run_id) == run_id, col(RunPoint.policy) == policy
-    )
-    first, last = session.exec(bounds).one()
-    if last is None:
-        return []
-    stride = max(1, -(-(last - first + 1) // at_most))
-    chosen = select(RunPoint).where(
-        RunPoint.run_id == run_id, RunPoint.policy == policy, (last - col(RunPoint.sequence)) % stride == 0
-    )
-    return session.exec(chosen.order_by(col(RunPoint.sequence))).all()
+def recorded_until(session: Session, name: str) -> int:
+    """Sequence of the newest report that was recorded of the run of that name; 0 for one that was never seen."""
+    query = select(RunRecord).where(RunRecord.name == name).order_by(col(RunRecord.id).desc())
+    newest = session.exec(query).first()
+    return 0 if newest is None else newest.last_sequence
 
 
 def _record_continued_by(session: Session, sighting: Sighting) -> RunRecord | None:

@@ -1,7 +1,7 @@
 """Writes what was seen of the run to the database, in batches, beside the feed and never in its way."""
 
 import asyncio
-import dataclasses
+from collections import deque
 
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
@@ -12,32 +12,36 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web import queries
 from web.db import Database
-from web.points import KEPT_POINTS, Point
+from web.history import writing
+from web.history.samples import NodeBuckets, Sample, point_samples
+from web.history.writing import Names
+from web.points import Point
 from web.report_json import report_to_json
-from web.tables import RunPoint
 
 log = get_logger()
 
 FLUSH_S = 2.0
-KEPT_RECORDED_POINTS = 6 * 3600
-"""Points of a run that stay in the database: six hours at one a second."""
+MOST_WAITING = 200_000
+"""Samples that wait at most while the database cannot be written; the oldest give way."""
 
 PRUNE_EVERY = 150
 """Flushes between two prunings."""
 
 
 class Recorder:
-    """Holds points until the next flush. While the database cannot be written, the newest fifteen minutes wait."""
+    """Holds samples until the next flush. While the database cannot be written, they wait."""
 
     def __init__(self, database: Database, *, dataflow: str, recipe: str, clock: Clock) -> None:
         self._database = database
         self._dataflow = dataflow
         self._recipe = recipe
         self._clock = clock
-        self._waiting: list[Point] = []
+        self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
+        self._nodes = NodeBuckets()
         self._report: Report | None = None
         self._has_report = asyncio.Event()
         self._run_id: int | None = None
+        self._names: Names = {}
         self._flushes = 0
 
     @property
@@ -45,13 +49,20 @@ class Recorder:
         """Record of the run that is live; None until the first flush."""
         return self._run_id
 
-    def add(self, report: Report, points: list[Point]) -> None:
-        """Take new points, oldest first, and the report they end with."""
+    async def recorded_until(self, run: str) -> int:
+        """Sequence up to which the run of that name is recorded; 0 for a new one."""
+        return await self._database.look(lambda session: queries.recorded_until(session, run))
+
+    def add(self, report: Report, point: Point | None) -> None:
+        """Take a report, in the order of their sequence, and its point when it is a new one."""
         if self._report is not None and (report.run != self._report.run or report.sequence < self._report.sequence):
-            self._waiting, self._run_id = [], None
+            self._waiting.clear()
+            self._run_id, self._names, self._nodes = None, {}, NodeBuckets()
         self._report = report
         self._has_report.set()
-        self._waiting = (self._waiting + points)[-KEPT_POINTS:]
+        if point is not None:
+            self._waiting.extend(point_samples(point))
+        self._waiting.extend(self._nodes.add(report))
 
     async def run(self) -> None:
         """Flush at the first report, then every two seconds until cancelled, then once more."""
@@ -63,13 +74,26 @@ class Recorder:
 
     async def flush(self) -> None:
         """Write what waits. Raises: DBAPIError; what could not be written waits on."""
-        report, points, run_id = self._report, self._waiting, self._run_id
+        report, run_id, names = self._report, self._run_id, self._names
         if report is None:
             return
-        written_id = await self._database.do(lambda session: self._write(session, report, points, run_id))
+        samples = list(self._waiting)
+        written_id, known = await self._database.do(
+            lambda session: self._write(session, report, samples, run_id, names)
+        )
         if self._report is not None and self._report.run == report.run and self._run_id == run_id:
             self._run_id = written_id
-            self._waiting = [point for point in self._waiting if point.sequence > report.sequence]
+            self._names = known
+            for _ in range(self._forgettable(samples)):
+                self._waiting.popleft()
+
+    def _forgettable(self, written: list[Sample]) -> int:
+        """How many at the head of what waits were written: all, unless some had to give way meanwhile."""
+        if not written or not self._waiting:
+            return 0
+        head = self._waiting[0]
+        place = next((place for place, sample in enumerate(written) if sample is head), len(written))
+        return len(written) - place
 
     async def _try_flush(self) -> None:
         try:
@@ -77,7 +101,9 @@ class Recorder:
         except DBAPIError as problem:
             log.warning("recording_failed", problem=str(problem.orig), waiting=len(self._waiting))
 
-    def _write(self, session: Session, report: Report, points: list[Point], run_id: int | None) -> int:
+    def _write(
+        self, session: Session, report: Report, samples: list[Sample], run_id: int | None, names: Names
+    ) -> tuple[int, Names]:
         sighting = queries.Sighting(
             name=report.run,
             recipe=self._recipe,
@@ -87,16 +113,13 @@ class Recorder:
             sequence=report.sequence,
             report_json=report_to_json(report),
         )
-        run_id = queries.see_run(session, sighting, record_id=run_id)
-        queries.add_points(session, [row for point in points for row in _rows(run_id, point)])
+        seen_id = queries.see_run(session, sighting, record_id=run_id)
+        known = names if run_id == seen_id else writing.names_of(session, seen_id)
+        fresh = writing.add(session, seen_id, samples, names=known)
+        if samples:
+            writing.roll(session, seen_id, since=min(sample.at for sample in samples), until=report.at)
         self._flushes += 1
         if self._flushes % PRUNE_EVERY == 0:
-            queries.prune_points(session, run_id, before_sequence=report.sequence - KEPT_RECORDED_POINTS)
-        return run_id
-
-
-def _rows(run_id: int, point: Point) -> list[RunPoint]:
-    return [
-        RunPoint(run_id=run_id, policy=policy, sequence=point.sequence, at=point.at, **dataclasses.asdict(values))
-        for policy, values in point.policies.items()
-    ]
+            writing.prune(session, seen_id, now=report.at)
+            return seen_id, writing.names_of(session, seen_id)
+        return seen_id, {**known, **fresh}

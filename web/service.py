@@ -127,12 +127,18 @@ async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient 
 def _collector(parts: Parts) -> Collector:
     def on_points(report: Report, points: list[Point]) -> None:
         parts.hub.publish(report.sequence, parts.frames.frame(report, points))
-        parts.recorder.add(report, points)
 
     def on_feed() -> None:
         parts.hub.tell(parts.frames.beat())
 
-    return Collector(parts.control, parts.state, clock=parts.clock, on_points=on_points, on_feed=on_feed)
+    return Collector(
+        parts.control,
+        parts.state,
+        keeper=parts.recorder,
+        clock=parts.clock,
+        on_points=on_points,
+        on_feed=on_feed,
+    )
 
 
 async def _beat(parts: Parts, clock: Clock) -> None:

@@ -1,6 +1,12 @@
 """What the web process remembers over restarts. The run itself lives in dataflow, never here."""
 
+from typing import Any
+
+from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
+
+_BY_KEY: dict[str, Any] = {"sqlite_with_rowid": False}
+"""Rows lie in the order of their key, without another number: half the bytes, and ranges are read in one piece."""
 
 
 class User(SQLModel, table=True):
@@ -131,23 +137,61 @@ class RunRecord(SQLModel, table=True):
     """The newest report, as `/api/report` shows it."""
 
 
-class RunPoint(SQLModel, table=True):
-    """One policy at one second."""
+class SeriesName(SQLModel, table=True):
+    """One number of one subject of a run, as it is kept over time."""
 
-    __tablename__ = "run_points"
+    __tablename__ = "series_names"
+    __table_args__ = (UniqueConstraint("run_id", "subject", "value"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run_records.id")
+    subject: str
+    """`policy/solver`, `node/a`: see `web.history.samples`."""
+    value: str
+
+
+class SeriesSecond(SQLModel, table=True):
+    """A number at one second."""
+
+    __tablename__ = "series_seconds"
+    __table_args__ = _BY_KEY
+
+    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
+    at: float = Field(primary_key=True)
+    number: float
+
+
+class SeriesTenSeconds(SQLModel, table=True):
+    """A number over ten seconds: its mean, and between what it was."""
+
+    __tablename__ = "series_ten_seconds"
+    __table_args__ = _BY_KEY
+
+    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
+    at: float = Field(primary_key=True)
+    number: float
+    low: float
+    high: float
+
+
+class SeriesFiveMinutes(SQLModel, table=True):
+    """The same over five minutes."""
+
+    __tablename__ = "series_five_minutes"
+    __table_args__ = _BY_KEY
+
+    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
+    at: float = Field(primary_key=True)
+    number: float
+    low: float
+    high: float
+
+
+class SeriesRolled(SQLModel, table=True):
+    """Up to which time a run's numbers were rolled up to a level."""
+
+    __tablename__ = "series_rolled"
 
     run_id: int = Field(primary_key=True, foreign_key="run_records.id")
-    policy: str = Field(primary_key=True)
-    sequence: int = Field(primary_key=True)
-    at: float
-    reward: float | None
-    reward_average: float | None
-    reward_trained: float | None
-    wait: float | None
-    produced: float
-    consumed: float
-    buffered: int
-    version: int
-    steps: int
-    lag: int | None
-    """Versions that the node farthest behind is behind."""
+    width_s: int = Field(primary_key=True)
+    until: float

@@ -16,6 +16,7 @@ from web.points import Point
 from web.state import FeedState, RunState
 
 WORLD = World()
+KEPT_SECONDS = 900
 
 
 class ScriptedSource:
@@ -36,22 +37,45 @@ class ScriptedSource:
             yield self._world.report(second)
         raise Unavailable("the connection was cut")
 
-    async def history(self, *, after_sequence: int = 0, limit: int = 900) -> tuple[Report, ...]:
-        first = max(after_sequence + 1, self._now - limit + 1)
+    async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
+        if resolution_s == 60:
+            minutes = range(-(-(after_sequence + 1) // 60) * 60, self._now + 1, 60)
+            return tuple(self._world.report(second, is_history=True) for second in minutes[-limit:])
+        first = max(after_sequence + 1, self._now - min(limit, KEPT_SECONDS) + 1)
         return tuple(self._world.report(second, is_history=True) for second in range(first, self._now + 1))
+
+
+class ListKeeper:
+    """Remembers which reports it was told to keep."""
+
+    def __init__(self, recorded: int = 0) -> None:
+        self.sequences: list[int] = []
+        self._recorded = recorded
+
+    async def recorded_until(self, run: str) -> int:
+        return self._recorded
+
+    def add(self, report: Report, point: Point | None) -> None:
+        self.sequences.append(report.sequence)
 
 
 class Followed:
     """A collector at work, and what it passed on."""
 
-    def __init__(self, source: ScriptedSource) -> None:
+    def __init__(self, source: ScriptedSource, *, recorded: int = 0) -> None:
         self.clock = ManualClock()
+        self.keeper = ListKeeper(recorded)
         self.state = RunState(self.clock)
         self.points: list[Point] = []
         self.feeds: list[FeedState] = []
         self.source = source
         self.collector = Collector(
-            source, self.state, clock=self.clock, on_points=self._on_points, on_feed=self._on_feed
+            source,
+            self.state,
+            keeper=self.keeper,
+            clock=self.clock,
+            on_points=self._on_points,
+            on_feed=self._on_feed,
         )
 
     async def run(self) -> None:
@@ -87,6 +111,25 @@ async def test_seconds_that_passed_while_the_connection_was_lost_are_filled_in()
 
     assert [point.sequence for point in followed.points] == list(range(1, 92))
     assert FeedState.LOST in followed.feeds
+
+
+@pytest.mark.anyio
+async def test_after_a_long_absence_minutes_lead_up_to_the_seconds_that_are_left() -> None:
+    followed = Followed(ScriptedSource([[2000]]), recorded=130)
+
+    await followed.run()
+
+    minutes = [180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900, 960, 1020, 1080]
+    assert followed.keeper.sequences == [*minutes, *range(1101, 2001)]
+
+
+@pytest.mark.anyio
+async def test_what_is_recorded_is_not_asked_for_again_as_minutes() -> None:
+    followed = Followed(ScriptedSource([[2000]]), recorded=1100)
+
+    await followed.run()
+
+    assert followed.keeper.sequences == list(range(1101, 2001))
 
 
 @settings(max_examples=20, deadline=None)

@@ -30,7 +30,10 @@ from web import db, queries, tables
 from web.accounts.accounts import open_accounts
 from web.audit import Author, Deed, Trail
 from web.db import open_database
-from web.tables import RunPoint
+from web.history import reading, writing
+from web.history.levels import SECONDS
+from web.history.samples import Sample
+from web.points import VALUES
 
 MIGRATIONS = Path(db.__file__).parent / "migrations"
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
@@ -168,8 +171,9 @@ async def test_what_was_there_is_there_after_the_upgrade(tmp_path: Path, url: st
     assert viewer is not None, "who was logged in still is"
     assert viewer.name == "admin"
     assert [user.name for user in await accounts.users.all()] == ["admin", "bob"]
-    points = database.look_now(lambda session: queries.run_points(session, 7, "solver", at_most=10))
-    assert [(point.sequence, point.produced, point.consumed) for point in points] == [(9, 1.5, 1.25)]
+    ((at, numbers),) = database.look_now(lambda session: reading.rows(session, 7, "policy/solver", VALUES))
+    assert (at, numbers["produced"], numbers["consumed"], numbers["version"]) == (2.0, 1.5, 1.25, 4)
+    assert numbers["reward"] is None, "it was not measured"
     ((session, _),) = await accounts.sessions.of(viewer, of_all=True)
     assert (session.came_from, session.opened_by) == ("", "link")
     database.close()
@@ -213,7 +217,8 @@ async def test_audit_and_charts_behave_the_same_on_either(tmp_path: Path, url: s
 
     for _ in range(2):
         database.do_now(see)
-    assert len(database.look_now(lambda session: queries.run_points(session, 1, "p", at_most=9))) == 1
+    (row,) = database.look_now(lambda session: reading.rows(session, 1, "policy/p", ("steps",)))
+    assert row == (2.0, {"steps": 1.0})
     database.close()
 
 
@@ -221,9 +226,9 @@ def see(session: Session) -> None:
     """A run with one point."""
     sighting = queries.Sighting(name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}")
     run_id = queries.see_run(session, sighting, record_id=None)
-    numbers: dict[str, Any] = {"produced": 1.0, "consumed": 1.0, "buffered": 0, "version": 1, "steps": 1}
-    unknown: dict[str, Any] = dict.fromkeys(("reward", "reward_average", "reward_trained", "wait", "lag"))
-    queries.add_points(session, [RunPoint(run_id=run_id, policy="p", sequence=3, at=2.0, **numbers, **unknown)])
+    sample = Sample(level=SECONDS, at=2.0, subject="policy/p", values={"steps": 1.0, "reward": None})
+    writing.add(session, run_id, [sample], names=writing.names_of(session, run_id))
+    writing.roll(session, run_id, since=2.0, until=2.0)
 
 
 @pytest.mark.anyio

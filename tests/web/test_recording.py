@@ -1,19 +1,20 @@
 """What is kept of a run, and that keeping it never stands in the feed's way."""
 
 import dataclasses
-import itertools
 from pathlib import Path
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from astraflow.contract.ids import Version
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.plugins import PlannedPlugins, Seam
 from tests.fakes.clock import ManualClock
 from tests.fakes.world import World
 from web import queries
 from web.db import Database, open_database
-from web.points import Series
+from web.history import reading
+from web.history.samples import policy_subject
+from web.points import VALUES, Series
 from web.recorder import Recorder
 from web.report_json import report_from_json, report_to_json
 
@@ -27,8 +28,16 @@ def recorder_for(database: Database) -> Recorder:
 def feed(recorder: Recorder, world: World, series: Series, seconds: range) -> None:
     for second in seconds:
         report = world.report(second)
-        point = series.add(report)
-        recorder.add(report, [point] if point else [])
+        recorder.add(report, series.add(report))
+
+
+def rows_of(database: Database, policy: str, *, run_id: int = 1, at_most: int = 1000) -> list[reading.Row]:
+    subject = policy_subject(policy)
+    return database.look_now(lambda session: reading.rows(session, run_id, subject, VALUES, at_most=at_most))
+
+
+def seconds_of(world: World, rows: list[reading.Row]) -> list[int]:
+    return [round(at - world.began_at) for at, _ in rows]
 
 
 async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path) -> None:
@@ -37,11 +46,14 @@ async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path)
     feed(recorder, world, Series(), range(1, 31))
     await recorder.flush()
     record = database.do_now(lambda session: queries.run(session, 1))
-    points = database.do_now(lambda session: queries.run_points(session, 1, "verifier", at_most=100))
+    rows = rows_of(database, "verifier")
 
     assert record is not None
     assert (record.name, record.last_sequence, record.recipe) == ("reverse-0001", 30, "reverse")
-    assert [point.sequence for point in points] == list(range(1, 31))
+    assert seconds_of(world, rows) == list(range(1, 31))
+    point = Series().add(world.report(30))
+    assert point is not None
+    assert rows[-1][1] == {name: getattr(point.policies[PolicyId("verifier")], name) for name in VALUES}
     assert report_from_json(record.report_json).streams == world.report(30).streams
 
 
@@ -55,8 +67,7 @@ async def test_a_restarted_process_goes_on_with_the_same_record_and_doubles_noth
     await second.flush()
 
     assert second.run_id == first.run_id
-    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=100))
-    assert [point.sequence for point in points] == list(range(1, 21))
+    assert seconds_of(world, rows_of(database, "solver")) == list(range(1, 21))
 
 
 async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
@@ -78,19 +89,6 @@ async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
     ]
 
 
-async def test_long_runs_are_thinned_evenly_with_the_newest_point(tmp_path: Path) -> None:
-    database = open_database(tmp_path)
-    recorder = recorder_for(database)
-    feed(recorder, World(), Series(), range(1, 301))
-    await recorder.flush()
-    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=50))
-
-    assert 45 <= len(points) <= 50
-    assert points[-1].sequence == 300
-    assert {right.sequence - left.sequence for left, right in itertools.pairwise(points)} == {6}
-    assert database.do_now(lambda session: queries.run_points(session, 9, "solver", at_most=50)) == []
-
-
 async def test_while_the_database_cannot_be_written_points_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,8 +106,7 @@ async def test_while_the_database_cannot_be_written_points_wait(
     feed(recorder, world, series, range(6, 9))
     await recorder.flush()
 
-    points = database.do_now(lambda session: queries.run_points(session, 1, "solver", at_most=100))
-    assert [point.sequence for point in points] == list(range(1, 9))
+    assert seconds_of(world, rows_of(database, "solver")) == list(range(1, 9))
 
 
 def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:

@@ -18,7 +18,7 @@ from web.present.ledger import (
     stream_balance,
 )
 from web.report_json import RecordedReport, report_from_json
-from web.tables import RunPoint, RunRecord
+from web.tables import RunRecord
 
 SHOWN_POINTS = 600
 CHART_HEIGHT = 176
@@ -97,15 +97,14 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
 
 
 def run_view(
-    record: RunRecord, points: Sequence[RunPoint], *, policy: str, live: Report | None, dataflow: str
+    record: RunRecord, rows: Sequence[charts.Row], *, policy: str, live: Report | None, dataflow: str
 ) -> RunView:
     """One run with its whole history (thinned). live: the newest report, when this is the run that goes on now."""
     recorded = report_from_json(record.report_json)
     streams = live.streams if live else recorded.streams
     flows = live.flows if live else recorded.flows
     stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
-    window = scales.window_of(points[0].at if points else None, points[-1].at if points else None, None)
-    rows = [(point.at, {name: getattr(point, name) for name in VALUES}) for point in points]
+    window = scales.window_of(rows[0][0] if rows else None, rows[-1][0] if rows else None, None)
     return RunView(
         row=run_row(record, is_live=live is not None),
         policy=stream.policy if stream else "",
@@ -121,7 +120,7 @@ def run_view(
             spec.name: charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream) if stream else None)
             for spec in _run_charts()
         },
-        points=_points(stream.policy if stream else "", points, is_live=live is not None),
+        points=_points(stream.policy if stream else "", rows, sequence=record.last_sequence, is_live=live is not None),
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
@@ -179,9 +178,7 @@ def _facts(
     return tuple(facts)
 
 
-def _points(policy: str, points: Sequence[RunPoint], *, is_live: bool) -> dict[str, Any]:
-    rows = [
-        [point.sequence, point.at, {policy: {"v": [getattr(point, name) for name in VALUES], "l": {}}}]
-        for point in points
-    ]
-    return {"isLive": is_live, "policy": policy, "values": VALUES, "points": rows}
+def _points(policy: str, rows: Sequence[charts.Row], *, sequence: int, is_live: bool) -> dict[str, Any]:
+    """For the scripts: what is recorded, all of it under the sequence that it was recorded up to."""
+    packed = [[sequence, at, {policy: {"v": [numbers[name] for name in VALUES], "l": {}}}] for at, numbers in rows]
+    return {"isLive": is_live, "policy": policy, "values": VALUES, "points": packed}

@@ -8,7 +8,10 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
 from web import queries
+from web.history import reading as history
+from web.history.samples import policy_subject
 from web.parts import Parts, PartsOf
+from web.points import VALUES
 from web.present.evaluations import EvaluationTable, evaluation_tables
 from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
 from web.present.sample_filter import ENDINGS, filter_from
@@ -83,10 +86,11 @@ async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_
     if record is None:
         raise HTTPException(404)
     live = parts.state.report if _is_live(parts, run_id) else None
-    known = await parts.database.look(lambda session: queries.run_policies(session, run_id))
+    known = await parts.database.look(lambda session: history.subjects(session, run_id, "policy"))
     chosen = policy if policy in known else next(iter(known), "")
-    points = await parts.database.look(lambda session: queries.run_points(session, run_id, chosen, at_most=at_most))
-    return run_view(record, points, policy=chosen, live=live, dataflow=record.dataflow)
+    subject = policy_subject(chosen)
+    rows = await parts.database.look(lambda session: history.rows(session, run_id, subject, VALUES, at_most=at_most))
+    return run_view(record, rows, policy=chosen, live=live, dataflow=record.dataflow)
 
 
 def _is_live(parts: Parts, run_id: int | None) -> bool:
