@@ -28,7 +28,13 @@ log = get_logger()
 MISSES = 2
 """Lists in a row that an instance must be absent from."""
 
-_SIGHTS = {State.PENDING: Sight.PENDING, State.RUNNING: Sight.RUNNING, State.GOING: Sight.GOING, State.GONE: Sight.GONE}
+_SIGHTS = {
+    State.PENDING: Sight.PENDING,
+    State.STUCK: Sight.RETIRE,
+    State.RUNNING: Sight.RUNNING,
+    State.GOING: Sight.GOING,
+    State.GONE: Sight.GONE,
+}
 
 
 class Reconciler:
@@ -114,7 +120,7 @@ class Reconciler:
 
     async def _register(self, record: Record, own: Instance) -> None:
         """Nothing may be known of it yet: the answer to its launch was lost."""
-        message = own.message if own.message and own.state in (State.GOING, State.GONE) else None
+        message = own.message if own.message and own.state in (State.STUCK, State.GOING, State.GONE) else None
         seen = await self._fleet.see(record.id, _SIGHTS[own.state], message=message, handle=own.handle.id, missed=0)
         if seen is not None and seen.instance.state is InstanceState.SUSPECT:
             log.warning("suspect", launch=record.id, was=record.instance.state.value, seen=own.state.value)

@@ -17,6 +17,7 @@ from maintainer.fleet.providers.base import Provider
 providers: Registry[Provider] = Registry(
     "provider",
     built_in={
+        "kubernetes": "maintainer.fleet.providers.kubernetes",
         "local_process": "maintainer.fleet.providers.local_process",
     },
     advice="the extra of that provider brings it, as in pip install 'astraflow[aws]'",

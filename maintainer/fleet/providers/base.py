@@ -44,10 +44,15 @@ class Unknown(ProviderError):
 
 
 class State(Enum):
-    """An instance as its provider sees it: PENDING ─► RUNNING ─► GOING ─► GONE, and from each state to GONE."""
+    """An instance as its provider sees it: PENDING ─► RUNNING ─► GOING ─► GONE, and from each state to GONE.
+
+    One that does not come up is STUCK instead of RUNNING.
+    """
 
     PENDING = "pending"
     """It is being made, or boots."""
+    STUCK = "stuck"
+    """It will not boot, and holds what it was given until it is retired: a launch that failed."""
     RUNNING = "running"
     """The node's program was started."""
     GOING = "going"
