@@ -19,6 +19,8 @@ providers: Registry[Provider] = Registry(
     built_in={
         "kubernetes": "maintainer.fleet.providers.kubernetes",
         "local_process": "maintainer.fleet.providers.local_process",
+        "skypilot": "maintainer.fleet.providers.skypilot",
+        "slurm": "maintainer.fleet.providers.slurm",
     },
     advice="the extra of that provider brings it, as in pip install 'astraflow[aws]'",
 )

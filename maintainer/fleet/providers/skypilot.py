@@ -1,0 +1,368 @@
+"""SkyPilot's clusters as instances: one cluster of one machine for each node, through a SkyPilot API server.
+
+SkyPilot stays in an environment of its own (its package wants older libraries than ours): this speaks to its API server.
+A launch is a request that goes on by itself; until it shows in the list of clusters, its request stands for it. SkyPilot runs a
+second launch of one name as another job on the same machine, so the job holds a lock of the machine, and a second one ends.
+A machine is gone when its cluster is gone after the clouds were asked, and no request for it goes on: a teardown that failed,
+or a launch that failed over and left something behind, is asked to end again and again.
+"""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.config import Config, nearest
+from maintainer.fleet.providers import providers
+from maintainer.fleet.providers.base import (
+    Capabilities,
+    Handle,
+    Instance,
+    Invalid,
+    LaunchSpec,
+    ProviderError,
+    Quote,
+    Retired,
+    State,
+    Tags,
+    fingerprint,
+    join_arguments,
+)
+from maintainer.fleet.providers.exclusive import exclusive
+from maintainer.fleet.providers.skypilot_api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
+
+KIND = "skypilot"
+PREFIX = "astraflow-"
+ORDER, TOKEN = "ASTRAFLOW_ORDER", "ASTRAFLOW_TOKEN"  # noqa: S105 (names of variables, not a secret)
+
+_LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
+_RECENT_S = 3600.0
+"""A launch that failed is listed so long."""
+
+
+class ClusterOptions(Config):
+    """What SkyPilot is asked for, in its own words; in a pool's `options` on top of the type's."""
+
+    infra: str = ""
+    """Where: `aws`, `aws/us-east-1`, `k8s/context`; wherever it is cheapest when empty."""
+    accelerators: str = ""
+    """`H100:8`."""
+    instance_type: str = ""
+    """The cloud's own name of a machine."""
+    cpus: str = ""
+    """`8+`."""
+    memory: str = ""
+    """Gigabytes: `64+`."""
+    disk_size: int | None = Field(default=None, ge=1)
+    """Gigabytes."""
+    image_id: str = ""
+    """`docker:registry.example/astraflow-node`, or a cloud's image."""
+    setup: str = ""
+    """Script that installs the node's program, where the image has it not."""
+
+
+class ClusterType(ClusterOptions):
+    """A type of node, as `type` of a pool names it."""
+
+    usd_per_hour: float = Field(default=0.0, ge=0)
+    """What one costs."""
+
+
+class SkyPilotOptions(Config):
+    """One user of one API server."""
+
+    endpoint: str = Field(default="http://127.0.0.1:46580", pattern=r"^https?://[^@]+$")
+    """Of the API server; credentials do not belong into it."""
+    token_variable: str = "SKYPILOT_SERVICE_ACCOUNT_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+    """Environment variable with the service account's token; without it, as nobody in particular."""
+    user: str = Field(default="a57f10e0", pattern=r"^[0-9a-f]{8}$")
+    """SkyPilot's hash of the user whose clusters these are, where no token says it."""
+    program: tuple[str, ...] = Field(default=("astraflow",), min_length=1)
+    """What stands before `join ADDRESS ...` on the machines."""
+    types: dict[str, ClusterType] = Field(default={"node": ClusterType()}, min_length=1)
+    """By a name of your own; the first is the default."""
+    regions: dict[str, str] = Field(default={})
+    """By a name of your own: SkyPilot's `infra` there."""
+    spot_discount: float = Field(default=0.6, ge=0, lt=1)
+    """By how much of the price spot machines are cheaper."""
+    idle_minutes: int = Field(default=5, ge=1)
+    """A machine whose node has ended is ended by SkyPilot after so long."""
+    answer_wait_s: float = Field(default=10.0, ge=0)
+    """A launch waits so long for SkyPilot to refuse it; what it refuses later shows in the list."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """An answer is given up after so long: asking the clouds takes a while."""
+    listing_lag_s: float = Field(default=60.0, ge=0)
+    """A launch whose answer was lost shows after so long at the latest."""
+    launch_delay_s: float = Field(default=300.0, gt=0)
+    """From launch to a node that works, as long as nothing better was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sight:
+    """All that SkyPilot says of one name."""
+
+    name: str
+    cluster: Mapping[str, Any] | None
+    requests: tuple[Request, ...]
+    """Newest first."""
+
+    def active(self, name: str) -> tuple[Request, ...]:
+        """Requests of that name that go on."""
+        return tuple(one for one in self.requests if one.name == name and one.is_active)
+
+    def last_launch(self) -> Request | None:
+        """The newest."""
+        return next((one for one in self.requests if one.name == LAUNCH), None)
+
+    def order(self) -> Mapping[str, Any]:
+        """What was asked for; empty when nobody knows any more."""
+        tasks = [self.cluster.get("last_creation_yaml") or ""] if self.cluster else []
+        tasks += [one.task for one in self.requests if one.name == LAUNCH]
+        return next((order for order in map(order_of, tasks) if order), {})
+
+
+@providers.register(KIND, options=SkyPilotOptions)
+class SkyPilot:
+    """Clusters of one user. `directory` holds locks only."""
+
+    def __init__(self, options: SkyPilotOptions, *, clock: Clock, directory: Path) -> None:
+        self._options = options
+        self._clock = clock
+        self._directory = directory
+        token = os.environ.get(options.token_variable, "")
+        self._api = SkyPilotApi(options.endpoint, token=token, user=options.user, timeout_s=options.timeout_s)
+        self._reasons: dict[str, str] = {}
+        """Why launches failed, by request: asked once."""
+
+    async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
+        """Submit a launch, unless one has that name; wait a moment whether it is refused."""
+        name, task = cluster_name(launch_id), self._task(spec, launch_id)
+        async with exclusive(self._directory, launch_id):
+            seen = await self._see(name, refresh="NONE")
+            last = seen.last_launch()
+            if seen.cluster is None and (last is None or last.status in ("FAILED", "CANCELLED")):
+                request = await self._api.launch(name, task)
+            else:
+                order = seen.order()
+                if order and (order.get("launch_id") != launch_id or order.get("fingerprint") != fingerprint(spec)):
+                    raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
+                request = last.id if last is not None and last.is_active else ""
+        if request and self._options.answer_wait_s:
+            await self._until_refused(request, spec.token)
+        return Handle(provider=KIND, id=name, launch_id=launch_id)
+
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
+        """Stop a launch that goes on, then have the cluster ended, until the clouds say that it is."""
+        name = cluster_name(launch_id)
+        if keep is not None and keep.id == name:
+            return Retired.GONE  # a name is one cluster
+        seen = await self._see(name, refresh="NONE")
+        launching = seen.active(LAUNCH)
+        if launching:
+            await self._api.cancel([one.id for one in launching])
+            return Retired.GOING
+        if seen.active(DOWN):
+            return Retired.GOING
+        if seen.cluster is None:
+            return Retired.GONE
+        try:
+            await self._api.down(name)
+        except NoCluster:
+            return Retired.GONE
+        return Retired.GOING
+
+    async def list(self, cluster: str) -> tuple[Instance, ...]:
+        """Clusters, launches that are not clusters yet, and those that failed lately."""
+        requests = await self._api.requests()
+        known = {one["name"]: one for one in await self._api.clusters(refresh="AUTO")}
+        recent = self._clock.wall() - _RECENT_S
+        asked = {one.cluster for one in requests if one.is_active or one.created_at > recent}
+        found = []
+        for name in sorted({*known, *asked}):
+            if name.startswith(PREFIX):
+                of_name = tuple(one for one in requests if one.cluster == name)
+                found.append(await self._instance(_Sight(name=name, cluster=known.get(name), requests=of_name)))
+        return tuple(one for one in found if one.tags is not None and one.tags.cluster == cluster)
+
+    async def describe(self, handle: Handle) -> Instance:
+        """Ask, the clouds too."""
+        instance = await self._instance(await self._see(handle.id, refresh="FORCE"))
+        is_it = instance.handle.launch_id == handle.launch_id
+        return instance if is_it else Instance(handle=handle, tags=None, state=State.GONE)
+
+    def capabilities(self) -> Capabilities:
+        """As the options have it; how long before a preemption is told depends on the cloud that was taken."""
+        return Capabilities(
+            kind=KIND,
+            has_spot=True,
+            listing_lag_s=self._options.listing_lag_s,
+            launch_delay_s=self._options.launch_delay_s,
+            launches_at_once=4,
+        )
+
+    async def quote(self, spec: LaunchSpec) -> Quote:
+        """The price that the options give the type."""
+        kind = self._type(spec)
+        return Quote(
+            usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
+            launch_delay_s=self._options.launch_delay_s,
+            source="as configured for the type" if kind.usd_per_hour else "no price is configured",
+        )
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._api.close()
+
+    def _type(self, spec: LaunchSpec) -> ClusterType:
+        """The type with what the pool's options say on top. Raises: Invalid."""
+        types, regions = self._options.types, self._options.regions
+        kind = spec.type or next(iter(types))
+        if kind not in types:
+            raise Invalid(f"no type of machine is called {kind!r}; {nearest(kind, [*types])}")
+        if spec.region and spec.region not in regions:
+            known = nearest(spec.region, [*regions]) if regions else "none is configured"
+            raise Invalid(f"no region is called {spec.region!r}; {known}")
+        try:
+            own = ClusterOptions.parse(spec.options, where="options of the pool")
+        except InvalidInput as problem:
+            raise Invalid(str(problem)) from None
+        return types[kind].model_copy(update=own.model_dump(exclude_unset=True))
+
+    def _task(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
+        """SkyPilot's task. Raises: Invalid."""
+        kind, left_s = self._type(spec), spec.tags.expires_at - self._clock.wall()
+        if left_s < 60:
+            raise Invalid(f"launch {launch_id} would expire in {left_s:.0f} s, before it works")
+        wanted = {
+            "infra": self._options.regions.get(spec.region, kind.infra),
+            **kind.model_dump(include={"accelerators", "instance_type", "cpus", "memory", "disk_size", "image_id"}),
+        }
+        order = {
+            "fingerprint": fingerprint(spec),
+            "launch_id": launch_id,
+            "tags": asdict(spec.tags),
+            "type": spec.type or next(iter(self._options.types)),
+            "region": spec.region,
+            "is_spot": spec.is_spot,
+        }
+        labels = {"astraflow-cluster": spec.tags.cluster, "astraflow-launch": launch_id, "astraflow-pool": spec.tags.pool}
+        return {
+            "name": cluster_name(launch_id),
+            "resources": {
+                **{name: value for name, value in wanted.items() if value},
+                "use_spot": spec.is_spot,
+                "labels": {key: label(value) for key, value in labels.items()},
+                "autostop": {"idle_minutes": self._options.idle_minutes, "down": True},
+            },
+            "envs": {ORDER: json.dumps(order)},
+            "secrets": {TOKEN: spec.token},
+            **({"setup": kind.setup} if kind.setup else {}),
+            "run": run_script([*self._options.program, *join_arguments(spec, launch_id)], left_s=left_s),
+        }
+
+    async def _see(self, name: str, *, refresh: str) -> _Sight:
+        """Requests first: what ends in between shows as a cluster, or as one that is gone."""
+        requests = await self._api.requests(name)
+        known = await self._api.clusters([name], refresh=refresh)
+        return _Sight(name=name, cluster=next(iter(known), None), requests=requests)
+
+    async def _until_refused(self, request: str, token: str) -> None:
+        try:
+            await self._api.result(request, within_s=self._options.answer_wait_s)
+        except ProviderError as problem:
+            text = str(problem)
+            raise type(problem)(text.replace(token, "***") if token else text) from None
+
+    async def _instance(self, seen: _Sight) -> Instance:
+        order = seen.order()
+        tags, last, cluster = order.get("tags"), seen.last_launch(), seen.cluster
+        state, message = state_of(seen)
+        if state is State.GONE and last is not None and last.status == "FAILED":
+            message = await self._why(last)
+        return Instance(
+            handle=Handle(provider=KIND, id=seen.name, launch_id=str(order.get("launch_id", ""))),
+            tags=Tags(**tags) if isinstance(tags, dict) and set(tags) == set(Tags.__slots__) else None,
+            state=state,
+            created_at=min([one.created_at for one in seen.requests if one.name == LAUNCH] or [_launched_at(cluster)]),
+            type=str(order.get("type", "")),
+            region=str(order.get("region", "")),
+            is_spot=bool(order.get("is_spot", False)),
+            message=message,
+        )
+
+    async def _why(self, request: Request) -> str:
+        """What a launch failed with."""
+        if request.id not in self._reasons:
+            try:
+                await self._api.result(request.id, within_s=self._options.timeout_s)
+                said = "the launch failed"
+            except ProviderError as problem:
+                said = f"the launch failed: {problem}"
+            self._reasons[request.id] = said
+        return self._reasons[request.id]
+
+
+def state_of(seen: _Sight) -> tuple[State, str]:
+    """Where a cluster stands, and why.
+
+    no cluster:  a request goes on ─► PENDING or GOING, else GONE
+    a cluster:   INIT with its launch ─► PENDING; UP ─► RUNNING; INIT without, or STOPPED ─► STUCK: it costs, and no node runs
+    """
+    cluster, status = seen.cluster, (seen.cluster or {}).get("status", "")
+    if seen.active(DOWN) or status == "AUTOSTOPPING":
+        return State.GOING, "is being ended"
+    if cluster is None:
+        return (State.PENDING, "") if seen.active(LAUNCH) else (State.GONE, "")
+    if status == "UP":
+        return State.RUNNING, ""
+    if seen.active(LAUNCH):
+        return State.PENDING, str(cluster.get("init_status_reason") or "")
+    return State.STUCK, f"is {status}, and nothing goes on: {cluster.get('init_status_reason') or 'no reason is told'}"
+
+
+def cluster_name(launch_id: str) -> str:
+    """Within what SkyPilot and all its clouds take. Raises: Invalid."""
+    if not _LAUNCH_ID.fullmatch(launch_id):
+        raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 50 letters, digits and -")
+    return PREFIX + launch_id.lower()
+
+
+def label(text: str) -> str:
+    """What every cloud takes as a label's value; the order has it in full.
+
+    >>> label("EU:west/1")
+    'eu-west-1'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:60].strip("-")
+
+
+def run_script(argv: Sequence[str], *, left_s: float) -> str:
+    """What SkyPilot's shell runs: one node at a time, until the machine expires."""
+    last = min(365 * 86400, int(left_s))
+    return f'exec 9>"$HOME/.astraflow-node.lock"\nflock -n 9 || exit 0\nexec timeout -k 60 {last} {shlex.join(argv)}\n'
+
+
+def order_of(task: str) -> Mapping[str, Any]:
+    """What was asked for, from a task's YAML; empty for one that is not ours."""
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise Invalid("the provider skypilot needs the package 'yaml': pip install 'astraflow[skypilot]'") from None
+    try:
+        found = yaml.safe_load(task)
+        order = json.loads(found["envs"][ORDER])
+    except (yaml.YAMLError, KeyError, TypeError, ValueError):
+        return {}
+    return order if isinstance(order, dict) else {}
+
+
+def _launched_at(cluster: Mapping[str, Any] | None) -> float:
+    return float((cluster or {}).get("launched_at") or 0.0)

@@ -1,0 +1,365 @@
+"""sbatch, squeue, sacct and scancel over a folder, and a slurmd that runs what was submitted: a stand-in.
+
+`install(directory)` writes the four as executables; what they share is under the folder: a file for each job, one lock, and
+`cluster.json`, which a test changes. Options that they do not know are refused, so that a test fails where real Slurm would.
+Standard library only: each is a process of its own.
+
+Source: https://slurm.schedmd.com/ (man pages of the four, resource limits, job state and reason codes).
+"""
+
+import argparse
+import fcntl
+import getpass
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+TICK_S = 0.01
+OVER = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+
+DEFAULTS: Json = {
+    "slots": 64,  # jobs that run at once
+    "reason": "Resources",  # of those that wait for a slot
+    "partitions": ["main", "spot"],
+    "qos": ["", "normal", "preemptible"],
+    "kill_wait_s": 1.0,
+    "min_job_age_s": 300.0,  # ended jobs stay in the queue so long
+    "accounting": True,
+    "comments_in_accounting": True,
+    "faults": [],  # {"command", "stderr", "is_after"} of next calls
+}
+
+
+def install(directory: Path) -> Path:
+    """Make the folder and the commands; returns the folder to put on PATH."""
+    (directory / "jobs").mkdir(parents=True)
+    (directory / "cluster.json").write_text(json.dumps(DEFAULTS))
+    commands = directory / "bin"
+    commands.mkdir()
+    for name in ("sbatch", "squeue", "sacct", "scancel"):
+        path = commands / name
+        argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), str(directory), name]
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
+        path.chmod(0o755)
+    return commands
+
+
+class Cluster:
+    """The folder."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else changes anything."""
+        with (self.directory / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def config(self) -> Json:
+        """Of the cluster."""
+        found: Json = json.loads((self.directory / "cluster.json").read_text())
+        return found
+
+    def configure(self, **changes: Any) -> None:
+        """Change it."""
+        with self.locked():
+            _write(self.directory / "cluster.json", self.config() | changes)
+
+    def jobs(self) -> list[Json]:
+        """In the order they were submitted in."""
+        return sorted((self.job(path.name) for path in (self.directory / "jobs").iterdir()), key=lambda job: job["id"])
+
+    def job(self, number: str) -> Json:
+        """One."""
+        found: Json = json.loads((self.directory / "jobs" / number / "job.json").read_text())
+        return found
+
+    def change(self, number: int, **changes: Any) -> Json:
+        """Of one job."""
+        with self.locked():
+            job = self.job(str(number)) | changes
+            _write(self.directory / "jobs" / str(number) / "job.json", job)
+            return job
+
+    def submit(self, job: Json) -> int:
+        """A job that waits; its slurmd is started."""
+        with self.locked():
+            number = 1 + max((one["id"] for one in self.jobs()), default=1000)
+            place = self.directory / "jobs" / str(number)
+            draft = self.directory / f".{number}"
+            draft.mkdir()
+            said = {"id": number, "state": "PENDING", "reason": "None", "submit": int(time.time()), "code": "0:0"}
+            _write(draft / "job.json", job | said)
+            draft.rename(place)
+        self.start(number)
+        return number
+
+    def start(self, number: int) -> None:
+        """What stands for slurmctld and slurmd in this job's life."""
+        argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), str(self.directory), "live", str(number)]
+        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["setsid", "--fork", *argv], check=True, **silent)
+
+
+def _write(path: Path, found: Json) -> None:
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(found))
+    draft.replace(path)
+
+
+class Refused(Exception):
+    """A command's last words on stderr."""
+
+
+def sbatch(cluster: Cluster, arguments: list[str]) -> str:
+    """Submit."""
+    parser = argparse.ArgumentParser(prog="sbatch", allow_abbrev=False)
+    for name in ("job-name", "comment", "dependency", "time", "signal", "export", "output"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("partition", "account", "qos", "constraint", "gres", "cpus-per-task", "mem", "reservation", "exclude", "nice"):
+        parser.add_argument(f"--{name}", default="")
+    for name in ("nodes", "ntasks"):
+        parser.add_argument(f"--{name}", type=int, default=1)
+    for name in ("parsable", "no-requeue", "exclusive"):
+        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    said, config = parser.parse_args(arguments), cluster.config()
+    if said.partition and said.partition not in config["partitions"]:
+        raise Refused(f"sbatch: error: invalid partition specified: {said.partition}\n" + failed("Invalid partition name specified"))
+    if said.qos not in config["qos"]:
+        raise Refused(failed("Invalid qos specification"))
+    script = Path(said.script)
+    if not script.read_text().startswith("#!"):
+        raise Refused("sbatch: error: This does not look like a batch script.")
+    names = [name for name in said.export.split(",") if name != "NONE"]
+    job = {
+        "name": said.job_name,
+        "comment": said.comment,
+        "user": getpass.getuser(),
+        "partition": said.partition or config["partitions"][0],
+        "qos": said.qos,
+        "is_singleton": said.dependency == "singleton",
+        "minutes": int(said.time),
+        "signal_s": int(said.signal.rpartition("@")[2]),
+        "output": said.output,
+        "script": script.read_text(),  # kept as it is now, as Slurm does
+        "arguments": said.arguments,
+        "environment": {name: os.environ[name] for name in names if name in os.environ},
+    }
+    return f"{cluster.submit(job)}\n"
+
+
+def failed(why: str) -> str:
+    """As sbatch says it."""
+    return f"sbatch: error: Batch job submission failed: {why}"
+
+
+def squeue(cluster: Cluster, arguments: list[str]) -> str:
+    """The queue, with what has ended lately."""
+    parser = argparse.ArgumentParser(prog="squeue", allow_abbrev=False)
+    parser.add_argument("--noheader", action="store_true", required=True)
+    for name in ("states", "user", "format"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--name", default="")
+    said, oldest = parser.parse_args(arguments), time.time() - cluster.config()["min_job_age_s"]
+    shown = [
+        job
+        for job in cluster.jobs()
+        if said.user == job["user"]
+        and said.name in ("", job["name"])
+        and (job["state"] not in OVER or (said.states == "all" and job.get("ended", 0) > oldest))
+    ]
+    return "".join(line(said.format, job) + "\n" for job in shown)
+
+
+def line(form: str, job: Json) -> str:
+    """Of squeue's `--format`."""
+    fields = {"%i": job["id"], "%T": job["state"], "%V": stamp(job["submit"]), "%j": job["name"], "%r": job["reason"]}
+    fields["%k"] = job["comment"] or "(null)"
+    for field, value in fields.items():
+        form = form.replace(field, str(value))
+    return form
+
+
+def stamp(at: int) -> str:
+    """As SLURM_TIME_FORMAT has it."""
+    return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(at))
+
+
+def sacct(cluster: Cluster, arguments: list[str]) -> str:
+    """The accounting."""
+    parser = argparse.ArgumentParser(prog="sacct", allow_abbrev=False)
+    for name in ("noheader", "parsable2", "allocations"):
+        parser.add_argument(f"--{name}", action="store_true", required=True)
+    for name in ("starttime", "name", "format"):
+        parser.add_argument(f"--{name}", required=True)
+    said, config = parser.parse_args(arguments), cluster.config()
+    if not config["accounting"]:
+        raise Refused("Slurm accounting storage is disabled")
+    lines = []
+    for job in cluster.jobs():
+        if job["name"] in said.name.split(","):
+            state = f"CANCELLED by {os.getuid()}" if job["state"] == "CANCELLED" else job["state"]
+            fields = {"JobIDRaw": job["id"], "State": state, "Submit": stamp(job["submit"]), "JobName": job["name"]}
+            fields |= {"ExitCode": job["code"], "Comment": job["comment"] if config["comments_in_accounting"] else ""}
+            lines.append("|".join(str(fields[name]) for name in said.format.split(",")) + "\n")
+    return "".join(lines)
+
+
+def scancel(cluster: Cluster, arguments: list[str]) -> str:
+    """Ask for the end."""
+    for number in arguments:
+        if not (cluster.directory / "jobs" / number).exists():
+            raise Refused(f"scancel: error: Kill job error on job id {number}: Invalid job id specified")
+        job = cluster.job(number)
+        if job["state"] == "PENDING":
+            cluster.change(job["id"], state="CANCELLED", ended=time.time())
+        elif job["state"] == "RUNNING":
+            cluster.change(job["id"], state="COMPLETING", reason="None", asked=time.time())
+    return ""
+
+
+def live(cluster: Cluster, arguments: list[str]) -> str:
+    """A job from its submission to its end."""
+    number = arguments[0]
+    while (job := cluster.job(number))["state"] == "PENDING":
+        reason = waits_for(cluster, job)
+        if not reason:
+            with cluster.locked():
+                job = cluster.job(number)
+                if job["state"] == "PENDING" and not waits_for(cluster, job):
+                    job |= {"state": "RUNNING", "reason": "None", "began": time.time()}
+                    _write(cluster.directory / "jobs" / number / "job.json", job)
+                    break
+        elif reason != job["reason"]:
+            with cluster.locked():
+                if cluster.job(number)["state"] == "PENDING":
+                    _write(cluster.directory / "jobs" / number / "job.json", cluster.job(number) | {"reason": reason})
+        time.sleep(TICK_S)
+    if job["state"] == "RUNNING":
+        run(cluster, job)
+    return ""
+
+
+def waits_for(cluster: Cluster, job: Json) -> str:
+    """A reason; empty for a job that may start."""
+    config, others = cluster.config(), [one for one in cluster.jobs() if one["id"] != job["id"]]
+    before = [one for one in others if one["name"] == job["name"] and one["id"] < job["id"] and one["state"] not in OVER]
+    if job["is_singleton"] and before:
+        return "Dependency"
+    running = sum(1 for one in others if one["state"] in ("RUNNING", "COMPLETING"))
+    return str(config["reason"]) if running >= config["slots"] else ""
+
+
+def run(cluster: Cluster, job: Json) -> None:
+    """The batch step."""
+    place, kill_wait_s = cluster.directory / "jobs" / str(job["id"]), cluster.config()["kill_wait_s"]
+    script = place / "slurm_script"
+    script.write_text(job["script"])
+    script.chmod(0o700)
+    environment = {**job["environment"], "SLURM_JOB_ID": str(job["id"]), "SLURM_JOB_NAME": job["name"]}
+    output = Path(job["output"].replace("%j", str(job["id"])))
+    with output.open("ab") as log:
+        process = subprocess.Popen(
+            [str(script), *job["arguments"]],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    cluster.change(job["id"], pid=process.pid)
+    end, last_at, asked_at = "", job["began"] + 60 * job["minutes"] - job["signal_s"], 0.0
+    while process.poll() is None:
+        now = time.time()
+        seen = cluster.job(str(job["id"]))
+        if seen["state"] == "NODE_FAIL":
+            os.killpg(process.pid, signal.SIGKILL)
+        elif asked_at and now > asked_at + kill_wait_s:
+            os.killpg(process.pid, signal.SIGKILL)
+        elif seen["state"] == "COMPLETING" and not asked_at:
+            end, asked_at = "CANCELLED", now
+            os.killpg(process.pid, signal.SIGTERM)
+        elif now > last_at and not end:
+            end = "TIMEOUT"
+            os.kill(process.pid, signal.SIGTERM)  # of `--signal=B:TERM@...`
+        time.sleep(TICK_S)
+    code = process.returncode
+    if cluster.job(str(job["id"]))["state"] != "NODE_FAIL":
+        ended = end or ("COMPLETED" if code == 0 else "FAILED")
+        shown = f"{code}:0" if code >= 0 else f"0:{-code}"
+        cluster.change(job["id"], state=ended, ended=time.time(), code=shown, reason="None")
+
+
+def end_all(cluster: Cluster) -> None:
+    """Whatever a test left running."""
+    for job in cluster.jobs():
+        if job["state"] not in OVER:
+            cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
+            if "pid" in job:
+                with suppress(ProcessLookupError):
+                    os.killpg(job["pid"], signal.SIGKILL)
+
+
+def lose(cluster: Cluster, job: Json) -> None:
+    """Its machine is gone."""
+    cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
+    with suppress(ProcessLookupError):
+        os.killpg(job["pid"], signal.SIGKILL)
+
+
+def purge(cluster: Cluster, number: int) -> None:
+    """Forget a job altogether."""
+    shutil.rmtree(cluster.directory / "jobs" / str(number))
+
+
+COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scancel, "live": live}
+
+
+def main(arguments: list[str]) -> int:
+    """Be one of the commands."""
+    directory, name, *rest = arguments
+    cluster = Cluster(Path(directory))
+    with (cluster.directory / "calls.jsonl").open("a") as calls:
+        calls.write(json.dumps([name, *rest]) + "\n")
+    fault = take_fault(cluster, name)
+    try:
+        if fault is not None and not fault.get("is_after"):
+            raise Refused(fault["stderr"])
+        said = COMMANDS[name](cluster, rest)
+        if fault is not None:
+            raise Refused(fault["stderr"])
+    except Refused as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    sys.stdout.write(said)
+    return 0
+
+
+def take_fault(cluster: Cluster, name: str) -> Json | None:
+    """The next of that command."""
+    with cluster.locked():
+        config = cluster.config()
+        found: Json | None = next((fault for fault in config["faults"] if fault["command"] == name), None)
+        if found is not None:
+            config["faults"].remove(found)
+            _write(cluster.directory / "cluster.json", config)
+        return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
