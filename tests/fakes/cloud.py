@@ -28,6 +28,8 @@ class Machine:
     instance: Instance
     fingerprint: str
     gone_at: float | None = None
+    is_stuck: bool = False
+    """It will not boot."""
 
 
 class Cloud:
@@ -72,6 +74,8 @@ class Cloud:
         now = self.clock.wall()
         if machine.gone_at is not None:
             return State.GONE if now >= machine.gone_at else State.GOING
+        if machine.is_stuck:
+            return State.STUCK
         return State.RUNNING if now - machine.instance.created_at >= self.boot_s else State.PENDING
 
     def start(self, spec: LaunchSpec, launch_id: str) -> Handle:

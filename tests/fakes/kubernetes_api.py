@@ -1,9 +1,10 @@
 """A Kubernetes API server on loopback, with a scheduler, a kubelet and a garbage collector behind it: a stand-in.
 
-It speaks the real protocol over real HTTP to the real client: unknown fields are refused (`fieldValidation=Strict`), names
-collide, lists come in pages from one snapshot, which may expire, pods are deleted with grace, secrets go with their owners,
-bearer tokens have roles. A pod that is scheduled runs: its command is a process of this machine, with the environment that its
-spec and its secrets give it. Volumes, networks and images are not real: an image is there unless it is in `missing_images`.
+It speaks the real protocol over real HTTP to the real client: unknown fields are refused (`fieldValidation=Strict`),
+names collide, lists come in pages from one snapshot, which may expire, pods are deleted with grace, secrets go with
+their owners, bearer tokens have roles. A pod that is scheduled runs: its command is a process of this machine, with the
+environment that its spec and its secrets give it. Volumes, networks and images are not real: an image is there unless
+it is in `missing_images`.
 
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/, the pod lifecycle, garbage collection, RBAC.
 """
@@ -110,8 +111,8 @@ class FakeCluster:
         self.roles: dict[str, list[Json]] = {"admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}
         """Rules of each bearer token."""
         self.faults: list[Fault] = []
-        self.expire_lists = False
-        """Whether rests of lists are gone by the time they are asked for."""
+        self.expire_lists = 0
+        """Rests of so many lists are gone by the time they are asked for."""
         self.seen: list[tuple[str, str, str]] = []
         """Method, path with query, and body of every request."""
         self.lock = threading.RLock()
@@ -288,7 +289,9 @@ class FakeCluster:
             case "PATCH":
                 return self._patch(given, body)
             case _:
-                raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+                raise Refused(
+                    405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+                )
 
     def _create(self, resource: str, namespace: str, body: Json) -> Json:
         if namespace and ("namespaces", "", namespace) not in self.objects:
@@ -320,12 +323,19 @@ class FakeCluster:
         pod["status"] = {"phase": "Pending", "conditions": []}
         if (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name") in self.queues:
             pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-            set_condition(pod, "PodScheduled", "False", "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+            set_condition(
+                pod,
+                "PodScheduled",
+                "False",
+                "SchedulingGated",
+                "Scheduling is blocked due to non-empty scheduling gates",
+            )
 
     def _list(self, resource: str, namespace: str, query: Json) -> Json:
         limit, selector = int(query.get("limit", 0)), query.get("labelSelector", "")
         if "continue" in query:
             if self.expire_lists or query["continue"] not in self._snapshots:
+                self.expire_lists = max(0, self.expire_lists - 1)
                 raise Refused(410, "Expired", "The provided continue parameter is too old", metadata={})
             items = self._snapshots.pop(query["continue"])
         else:
@@ -358,7 +368,9 @@ class FakeCluster:
     def _patch(self, given: Json, patch: Json) -> Json:
         version = (patch.get("metadata") or {}).get("resourceVersion")
         if version is not None and version != given["metadata"]["resourceVersion"]:
-            raise Refused(409, "Conflict", "the object has been modified; please apply your changes to the latest version")
+            raise Refused(
+                409, "Conflict", "the object has been modified; please apply your changes to the latest version"
+            )
         merge(given, patch)
         self.touch(given)
         return given
@@ -411,9 +423,7 @@ class FakeCluster:
         if machine.taint and machine.taint not in tolerated:
             return False
         here = [one for one in self.pods() if one["spec"].get("nodeName") == machine.name and not is_over(one)]
-        return all(
-            sum(wanted(one, what) for one in [*here, pod]) <= room for what, room in machine.allocatable.items()
-        )
+        return all(sum(wanted(one, what) for one in [*here, pod]) <= room for what, room in machine.allocatable.items())
 
     def _start(self, pod: Json) -> None:
         container, name = pod["spec"]["containers"][0], pod["metadata"]["name"]
@@ -494,7 +504,9 @@ def check_fields(resource: str, body: Json) -> None:
 def lost(given: Any, understood: Any, path: str = "") -> list[str]:
     """Paths of what was given and not understood."""
     if isinstance(given, dict) and isinstance(understood, dict):
-        gone = [f"{path}.{key}" for key, value in given.items() if key not in understood and value not in (None, {}, [])]
+        gone = [
+            f"{path}.{key}" for key, value in given.items() if key not in understood and value not in (None, {}, [])
+        ]
         inside = [lost(value, understood[key], f"{path}.{key}") for key, value in given.items() if key in understood]
         return [*gone, *(one for found in inside for one in found)]
     if isinstance(given, list) and isinstance(understood, list):
@@ -560,7 +572,7 @@ def _handler(cluster: FakeCluster) -> Callable[..., BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(said)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _serve
+        do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _serve  # noqa: N815 (the library looks for these)
 
         def log_message(self, *_: object) -> None:
             """Requests are in `seen`."""

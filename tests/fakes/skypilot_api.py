@@ -1,8 +1,9 @@
 """A SkyPilot API server on loopback, with one cloud behind it: a stand-in for what the provider uses of 0.14.1.
 
-Requests are answered with an id and go on by themselves; results come from `/api/get`, failures as HTTP 500 with the error
-inside; what SkyPilot pickles is there as text that nobody may read. A cluster is a process of this machine that runs the task's
-script with its variables. What the cloud does behind SkyPilot's back shows only when it is asked (`refresh`).
+Requests are answered with an id and go on by themselves; results come from `/api/get`, failures as HTTP 500 with the
+error inside; what SkyPilot pickles is there as text that nobody may read. A cluster is a process of this machine that
+runs the task's script with its variables. What the cloud does behind SkyPilot's back shows only when it is asked
+(`refresh`).
 """
 
 import json
@@ -124,7 +125,9 @@ class FakeSkyPilot:
                 return fault[1], {"detail": "the server is not well"}, {}
             return self._answered(method, url.path, query, json.loads(body or b"{}"))
 
-    def _answered(self, method: str, path: str, query: dict[str, list[str]], body: Json) -> tuple[int, Any, dict[str, str]]:
+    def _answered(
+        self, method: str, path: str, query: dict[str, list[str]], body: Json
+    ) -> tuple[int, Any, dict[str, str]]:
         match method, path:
             case "POST", "/launch" | "/down" | "/status" | "/api/cancel":
                 names = {"/launch": "sky.launch", "/down": "sky.down", "/status": "sky.status"}
@@ -318,7 +321,7 @@ def _handler(sky: FakeSkyPilot) -> Callable[..., BaseHTTPRequestHandler]:
             with suppress(BrokenPipeError, ConnectionResetError):
                 self.wfile.write(said)
 
-        do_GET = do_POST = _serve
+        do_GET = do_POST = _serve  # noqa: N815 (the library looks for these)
 
         def log_message(self, *_: object) -> None:
             """Requests are in `seen`."""

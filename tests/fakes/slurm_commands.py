@@ -1,8 +1,8 @@
 """sbatch, squeue, sacct and scancel over a folder, and a slurmd that runs what was submitted: a stand-in.
 
-`install(directory)` writes the four as executables; what they share is under the folder: a file for each job, one lock, and
-`cluster.json`, which a test changes. Options that they do not know are refused, so that a test fails where real Slurm would.
-Standard library only: each is a process of its own.
+`install(directory)` writes the four as executables; what they share is under the folder: a file for each job, one lock,
+and `cluster.json`, which a test changes. Options that they do not know are refused, so that a test fails where real
+Slurm would. Standard library only: each is a process of its own.
 
 Source: https://slurm.schedmd.com/ (man pages of the four, resource limits, job state and reason codes).
 """
@@ -110,8 +110,8 @@ class Cluster:
     def start(self, number: int) -> None:
         """What stands for slurmctld and slurmd in this job's life."""
         argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), str(self.directory), "live", str(number)]
-        silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(["setsid", "--fork", *argv], check=True, **silent)
+        nothing = subprocess.DEVNULL
+        subprocess.run(["setsid", "--fork", *argv], check=True, stdin=nothing, stdout=nothing, stderr=nothing)
 
 
 def _write(path: Path, found: Json) -> None:
@@ -129,7 +129,18 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
     parser = argparse.ArgumentParser(prog="sbatch", allow_abbrev=False)
     for name in ("job-name", "comment", "dependency", "time", "signal", "export", "output"):
         parser.add_argument(f"--{name}", required=True)
-    for name in ("partition", "account", "qos", "constraint", "gres", "cpus-per-task", "mem", "reservation", "exclude", "nice"):
+    for name in (
+        "partition",
+        "account",
+        "qos",
+        "constraint",
+        "gres",
+        "cpus-per-task",
+        "mem",
+        "reservation",
+        "exclude",
+        "nice",
+    ):
         parser.add_argument(f"--{name}", default="")
     for name in ("nodes", "ntasks"):
         parser.add_argument(f"--{name}", type=int, default=1)
@@ -139,7 +150,10 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     said, config = parser.parse_args(arguments), cluster.config()
     if said.partition and said.partition not in config["partitions"]:
-        raise Refused(f"sbatch: error: invalid partition specified: {said.partition}\n" + failed("Invalid partition name specified"))
+        raise Refused(
+            f"sbatch: error: invalid partition specified: {said.partition}\n"
+            + failed("Invalid partition name specified")
+        )
     if said.qos not in config["qos"]:
         raise Refused(failed("Invalid qos specification"))
     script = Path(said.script)
@@ -258,7 +272,9 @@ def live(cluster: Cluster, arguments: list[str]) -> str:
 def waits_for(cluster: Cluster, job: Json) -> str:
     """A reason; empty for a job that may start."""
     config, others = cluster.config(), [one for one in cluster.jobs() if one["id"] != job["id"]]
-    before = [one for one in others if one["name"] == job["name"] and one["id"] < job["id"] and one["state"] not in OVER]
+    before = [
+        one for one in others if one["name"] == job["name"] and one["id"] < job["id"] and one["state"] not in OVER
+    ]
     if job["is_singleton"] and before:
         return "Dependency"
     running = sum(1 for one in others if one["state"] in ("RUNNING", "COMPLETING"))
@@ -287,9 +303,7 @@ def run(cluster: Cluster, job: Json) -> None:
     while process.poll() is None:
         now = time.time()
         seen = cluster.job(str(job["id"]))
-        if seen["state"] == "NODE_FAIL":
-            os.killpg(process.pid, signal.SIGKILL)
-        elif asked_at and now > asked_at + kill_wait_s:
+        if seen["state"] == "NODE_FAIL" or (asked_at and now > asked_at + kill_wait_s):
             os.killpg(process.pid, signal.SIGKILL)
         elif seen["state"] == "COMPLETING" and not asked_at:
             end, asked_at = "CANCELLED", now

@@ -16,10 +16,7 @@ _LOOK_S = 0.02
 @asynccontextmanager
 async def exclusive(directory: Path, launch_id: str) -> AsyncIterator[None]:
     """Hold the id's lock, against all processes with this directory. Whoever is killed lets go of it."""
-    directory.mkdir(parents=True, exist_ok=True)
-    number = hashlib.blake2b(launch_id.encode(), digest_size=2).digest()
-    path = directory / f"launch-{int.from_bytes(number) % _FILES}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = await asyncio.to_thread(_opened, directory, launch_id)
     try:
         while True:
             try:
@@ -30,3 +27,10 @@ async def exclusive(directory: Path, launch_id: str) -> AsyncIterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _opened(directory: Path, launch_id: str) -> int:
+    directory.mkdir(parents=True, exist_ok=True)
+    number = hashlib.blake2b(launch_id.encode(), digest_size=2).digest()
+    path = directory / f"launch-{int.from_bytes(number) % _FILES}.lock"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,8 @@
 """Pods of a Kubernetes cluster as instances: one pod for each node, made by the official client.
 
-The pod's name follows from the launch id, so the API server itself keeps a launch from being two. A pod is made first, and
-then the secret with its token, which belongs to it: the kubelet waits for the secret, and whatever becomes of the pod, the
-secret goes with it. A pod that is deleted tells its node, which drains within the pod's grace.
+The pod's name follows from the launch id, so the API server itself keeps a launch from being two. A pod is made first,
+and then the secret with its token, which belongs to it: the kubelet waits for the secret, and whatever becomes of the
+pod, the secret goes with it. A pod that is deleted tells its node, which drains within the pod's grace.
 """
 
 import asyncio

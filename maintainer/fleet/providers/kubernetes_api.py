@@ -1,4 +1,4 @@
-"""Requests to a Kubernetes API server by its official client, in threads, each bounded in time; its refusals as ours."""
+"""Requests to a Kubernetes API server by its official client, in threads and bounded in time; its refusals as ours."""
 
 import asyncio
 import json
@@ -51,9 +51,7 @@ class KubernetesApi:
 
     async def secret_owners(self, name: str) -> frozenset[str]:
         """Uids of whom a secret belongs to. Raises: NotFound."""
-        found = await self._call(
-            "read_namespaced_secret", what=f"reading the secret {name}", is_secret=True, name=name
-        )
+        found = await self._call("read_namespaced_secret", what=f"reading the secret {name}", is_secret=True, name=name)
         return frozenset(owner["uid"] for owner in found["metadata"].get("ownerReferences") or ())
 
     async def delete_pod(self, pod: Mapping[str, Any], *, grace_s: int | None = None) -> None:
@@ -174,7 +172,7 @@ def refusal(status: int, said: Mapping[str, Any], *, what: str, is_secret: bool 
             return NotFound(text)
         case 410, _:
             return Expired(text)
-        case 403, _ if "exceeded quota" in message or "maximum" in message and "usage" in message:
+        case 403, _ if "exceeded quota" in message or ("maximum" in message and "usage" in message):
             return Quota(text)
         case 401 | 403, _:
             return Auth(text)

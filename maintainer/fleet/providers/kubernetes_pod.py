@@ -63,7 +63,7 @@ def label(text: str) -> str:
     """The text where it may be a label's value; else what is left of it, and its digest.
 
     >>> label("eu:west/1")
-    'eu-west-1-5e376d46de'
+    'eu-west-1-b10a3a5a74'
     """
     if _LABEL.fullmatch(text):
         return text
@@ -148,7 +148,9 @@ def secret_manifest(options: KubernetesOptions, pod: Mapping[str, Any], token: s
         "metadata": {
             "name": metadata["name"],
             "namespace": options.namespace,
-            "labels": {key: metadata["labels"][key] for key in (*MANAGED, CLUSTER, LAUNCH) if key in metadata["labels"]},
+            "labels": {
+                key: metadata["labels"][key] for key in (*MANAGED, CLUSTER, LAUNCH) if key in metadata["labels"]
+            },
             "ownerReferences": [owner],
         },
         "stringData": {TOKEN: token},
@@ -171,9 +173,7 @@ def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) 
     is_taken = _condition(pod, "DisruptionTarget").get("status") == "True"
     ends_at = metadata.get("deletionTimestamp")
     return Instance(
-        handle=Handle(
-            provider=KIND, id=metadata["name"], launch_id=(metadata.get("labels") or {}).get(LAUNCH, "")
-        ),
+        handle=Handle(provider=KIND, id=metadata["name"], launch_id=(metadata.get("labels") or {}).get(LAUNCH, "")),
         tags=_tags(order.get("tags")),
         state=state,
         created_at=unix_s(metadata.get("creationTimestamp")),
@@ -260,9 +260,7 @@ def _container(
     }
 
 
-def _placement(
-    options: KubernetesOptions, spec: LaunchSpec, *, own: PodOptions, kind: PodType
-) -> dict[str, Any]:
+def _placement(options: KubernetesOptions, spec: LaunchSpec, *, own: PodOptions, kind: PodType) -> dict[str, Any]:
     spot = options.spot if spec.is_spot else None
     selector = {
         **options.regions.get(spec.region, {}),

@@ -1,10 +1,10 @@
 """SkyPilot's clusters as instances: one cluster of one machine for each node, through a SkyPilot API server.
 
-SkyPilot stays in an environment of its own (its package wants older libraries than ours): this speaks to its API server.
-A launch is a request that goes on by itself; until it shows in the list of clusters, its request stands for it. SkyPilot runs a
-second launch of one name as another job on the same machine, so the job holds a lock of the machine, and a second one ends.
-A machine is gone when its cluster is gone after the clouds were asked, and no request for it goes on: a teardown that failed,
-or a launch that failed over and left something behind, is asked to end again and again.
+SkyPilot stays in an environment of its own (its package wants older libraries than ours): this speaks to its API
+server. A launch is a request that goes on by itself; until it shows in the list of clusters, its request stands for it.
+SkyPilot runs a second launch of one name as another job on the same machine, so the job holds a lock of the machine,
+and a second one ends. A machine is gone when SkyPilot has no cluster of its name and no request for it goes on: a
+teardown that failed, or what a failed launch left behind, is asked to end again and again.
 """
 
 import json
@@ -41,11 +41,13 @@ from maintainer.fleet.providers.skypilot_api import DOWN, LAUNCH, NoCluster, Req
 
 KIND = "skypilot"
 PREFIX = "astraflow-"
-ORDER, TOKEN = "ASTRAFLOW_ORDER", "ASTRAFLOW_TOKEN"  # noqa: S105 (names of variables, not a secret)
+ORDER, TOKEN = "ASTRAFLOW_ORDER", "ASTRAFLOW_TOKEN"
 
 _LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
 _RECENT_S = 3600.0
 """A launch that failed is listed so long."""
+_DOWN_WAIT_S = 2.0
+"""A teardown that fails at once says why; one that takes longer is asked for again."""
 
 
 class ClusterOptions(Config):
@@ -160,7 +162,7 @@ class SkyPilot:
         return Handle(provider=KIND, id=name, launch_id=launch_id)
 
     async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """Stop a launch that goes on, then have the cluster ended, until the clouds say that it is."""
+        """Stop a launch that goes on, then have the cluster ended, again until it is. Raises: why it could not be."""
         name = cluster_name(launch_id)
         if keep is not None and keep.id == name:
             return Retired.GONE  # a name is one cluster
@@ -174,7 +176,7 @@ class SkyPilot:
         if seen.cluster is None:
             return Retired.GONE
         try:
-            await self._api.down(name)
+            await self._api.result(await self._api.down(name), within_s=_DOWN_WAIT_S)
         except NoCluster:
             return Retired.GONE
         return Retired.GOING
@@ -253,7 +255,11 @@ class SkyPilot:
             "region": spec.region,
             "is_spot": spec.is_spot,
         }
-        labels = {"astraflow-cluster": spec.tags.cluster, "astraflow-launch": launch_id, "astraflow-pool": spec.tags.pool}
+        labels = {
+            "astraflow-cluster": spec.tags.cluster,
+            "astraflow-launch": launch_id,
+            "astraflow-pool": spec.tags.pool,
+        }
         return {
             "name": cluster_name(launch_id),
             "resources": {
@@ -314,7 +320,7 @@ def state_of(seen: _Sight) -> tuple[State, str]:
     """Where a cluster stands, and why.
 
     no cluster:  a request goes on ─► PENDING or GOING, else GONE
-    a cluster:   INIT with its launch ─► PENDING; UP ─► RUNNING; INIT without, or STOPPED ─► STUCK: it costs, and no node runs
+    a cluster:   INIT with its launch ─► PENDING; UP ─► RUNNING; else ─► STUCK: it costs, and no node runs
     """
     cluster, status = seen.cluster, (seen.cluster or {}).get("status", "")
     if seen.active(DOWN) or status == "AUTOSTOPPING":

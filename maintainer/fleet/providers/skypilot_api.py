@@ -215,7 +215,9 @@ class SkyPilotApi:
         try:
             import httpx
         except ModuleNotFoundError:
-            raise Invalid("the provider skypilot needs the package 'httpx': pip install 'astraflow[skypilot]'") from None
+            raise Invalid(
+                "the provider skypilot needs the package 'httpx': pip install 'astraflow[skypilot]'"
+            ) from None
         if self._client is None:
             headers = {"X-SkyPilot-API-Version": API_VERSION}
             headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,8 +1,9 @@
 """Jobs of a Slurm cluster as instances: one batch job for each node, by Slurm's own commands.
 
 Slurm lets many jobs have one name. So a launch looks for its name first, under a lock of this host, and asks for
-`--dependency=singleton`: if two fleet services submit one launch all the same, the second job waits until the first has ended,
-and is seen and ended long before. The token is in the job's environment, which its owner and the administrators can read.
+`--dependency=singleton`: if two fleet services submit one launch all the same, the second job waits until the first has
+ended, and is seen and ended long before. The token is in the job's environment, which its owner and the administrators
+can read.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ class SlurmOptions(Config):
     """One cluster, as whoever runs the fleet service may use it."""
 
     program: tuple[str, ...] = Field(min_length=1)
-    """What stands before `join ADDRESS ...` on the machines; the first is a path that they have, as to a venv's `astraflow`."""
+    """What stands before `join ADDRESS ...` on the machines, as the path of a venv's `astraflow` there."""
     types: dict[str, JobType] = Field(default={"node": JobType()}, min_length=1)
     """By a name of your own; the first is the default."""
     regions: dict[str, str] = Field(default={})
@@ -263,7 +264,9 @@ class Slurm:
             f"--time={_minutes(left_s)}",
             f"--signal=B:TERM@{last_s}",
             f"--export={','.join((TOKEN, *self._passed_on()))}",
-            f"--output={options.log_directory.rstrip('/')}/{PREFIX}%j.log" if options.log_directory else "--output=/dev/null",
+            f"--output={options.log_directory.rstrip('/')}/{PREFIX}%j.log"
+            if options.log_directory
+            else "--output=/dev/null",
             *(f"--{name}={value}" for name, value in said.items() if value not in ("", None)),
             *(["--exclusive"] if kind.is_exclusive else []),
             str(SCRIPT),
@@ -321,7 +324,7 @@ class Slurm:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if process.returncode != 0:
+        if process.returncode:
             raise _without(token, refusal(what, process.returncode, complaint.decode(errors="replace")))
         return said.decode(errors="replace")
 

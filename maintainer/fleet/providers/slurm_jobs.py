@@ -86,11 +86,24 @@ _DENIED = re.compile(r"AccountNotAllowed|QOSNotAllowed|InvalidAccount|InvalidQOS
 _LIMITED = re.compile(r"(QOS|Assoc|Association|MaxJobs|MaxSubmit|PartitionGroup|Grp)\w*")
 
 _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
-    (re.compile(r"unable to contact|timed out|temporarily|connection refused|connect failure|socket|try again", re.I), Retry),
-    (re.compile(r"job violates accounting/qos policy|submit limit|limit(s)? (was |has been )?(reached|exceeded)", re.I), Quota),
+    (
+        re.compile(
+            r"unable to contact|timed out|temporarily|connection refused|connect failure|socket|try again", re.I
+        ),
+        Retry,
+    ),
+    (
+        re.compile(
+            r"job violates accounting/qos policy|submit limit|limit(s)? (was |has been )?(reached|exceeded)", re.I
+        ),
+        Quota,
+    ),
     (re.compile(r"invalid account|invalid qos|permission|not permitted|authentication|invalid user|munge", re.I), Auth),
     (re.compile(r"required (node|partition) not available|nodes are busy", re.I), Capacity),
-    (re.compile(r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds", re.I), Invalid),
+    (
+        re.compile(r"invalid|not available|unrecognized|illegal|more processors|memory specification|exceeds", re.I),
+        Invalid,
+    ),
 )
 """What sbatch and its kin say on stderr. The first that fits counts."""
 

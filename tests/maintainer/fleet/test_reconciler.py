@@ -56,6 +56,20 @@ async def test_each_node_gets_a_token_of_its_own_and_loses_what_it_let_in(tmp_pa
     assert set(parts.run.revoked) == names - {left.id}
 
 
+async def test_a_machine_that_is_stuck_is_a_launch_that_failed_and_is_ended(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(1)
+    await parts.pass_time(6.0)
+    (machine,) = parts.cloud.alive()
+    machine.is_stuck = True
+    (launch,) = [record.id for record in parts.ledger.alive()]
+    await parts.pass_time(66.0)
+    assert machine.gone_at is not None
+    assert launch not in [record.id for record in parts.ledger.alive()]
+    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    assert "launch_failed" in kinds
+
+
 async def test_an_orphan_is_watched_and_then_ended(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud)
