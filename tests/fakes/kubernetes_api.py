@@ -46,6 +46,7 @@ KINDS: dict[str, type[Any]] = {
     "roles": client.V1Role,
     "rolebindings": client.V1RoleBinding,
     "networkpolicies": client.V1NetworkPolicy,
+    "resourcequotas": client.V1ResourceQuota,
 }
 """Resources that it knows, with the schema of each."""
 
@@ -436,15 +437,15 @@ class FakeCluster:
         except KeyError as problem:
             self._wait(pod, "CreateContainerConfigError", f"secret {problem} not found")
             return
-        with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*container["command"], *container.get("args", ())],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        argv = [*container.get("command", ()), *container.get("args", ())]
+        try:
+            with (self.directory / f"{name}.log").open("ab") as log:
+                process = subprocess.Popen(
+                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                )
+        except OSError as problem:
+            self._fail_to_start(pod, str(problem))
+            return
         self._processes[pod["metadata"]["uid"]] = process
         pod["status"]["phase"] = "Running"
         self._set_state(pod, {"running": {"startedAt": stamp(time.time())}})
@@ -479,6 +480,11 @@ class FakeCluster:
         shown = 128 - code if code < 0 else code
         pod["status"]["phase"] = "Succeeded" if code == 0 and "reason" not in pod["status"] else "Failed"
         ended = {"exitCode": shown, "reason": "Completed" if code == 0 else "Error", "finishedAt": stamp(time.time())}
+        self._set_state(pod, {"terminated": ended})
+
+    def _fail_to_start(self, pod: Json, message: str) -> None:
+        pod["status"]["phase"] = "Failed"
+        ended = {"exitCode": 128, "reason": "StartError", "message": message, "finishedAt": stamp(time.time())}
         self._set_state(pod, {"terminated": ended})
 
     def _wait(self, pod: Json, reason: str, message: str) -> None:

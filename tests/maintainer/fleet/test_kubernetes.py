@@ -216,6 +216,13 @@ async def test_a_node_that_fails_is_gone_says_why_and_is_kept_for_its_log(world:
     assert world.fake.pods() == []
 
 
+async def test_an_image_without_the_program_is_a_launch_that_failed(world: ClusterWorld) -> None:
+    provider = await world.provider(command=("/no/such/program",))
+    handle = await provider.launch(world.spec(), launch_id())
+    seen = await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+    assert "StartError" in seen.message
+
+
 async def test_a_pod_whose_machine_is_taken_away_says_until_when(world: ClusterWorld, tmp_path: Path) -> None:
     is_up = tmp_path / "up"
     lines = (

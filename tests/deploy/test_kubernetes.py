@@ -1,0 +1,219 @@
+"""The manifests of deploy/kubernetes: a server takes them, what they start can be started, their rights suffice."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from kubernetes import client, config, utils
+
+from astraflow.access.authority import Authority
+from astraflow.cli.main import app
+from astraflow.runtime.clock import SystemClock
+from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.providers import providers
+from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, Retired, Tags
+from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
+from maintainer.fleet.providers.kubernetes_pod import ORDER, pod_manifest
+from tests.fakes.kubernetes_api import FakeCluster, Machine, Refused, check_fields
+from tests.suites.provider import launch_id
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy" / "kubernetes"
+NAMESPACE = "astraflow-nodes"
+SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeper.py"))
+
+Json = dict[str, Any]
+
+
+def manifests(name: str) -> list[Json]:
+    """Of a file, in its order."""
+    return list(yaml.safe_load_all((DEPLOY / name).read_text()))
+
+
+def one(name: str, kind: str) -> Json:
+    """The only one of its kind."""
+    (found,) = [given for given in manifests(name) if given["kind"] == kind]
+    return found
+
+
+def fleet_config() -> FleetConfig:
+    """What the fleet service is told there."""
+    return FleetConfig.parse(tomllib.loads(one("run.yaml", "ConfigMap")["data"]["fleet.toml"]), where="")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    with FakeCluster(tmp_path / "cluster") as cluster:
+        yield cluster
+
+
+def apply(cluster: FakeCluster, *names: str) -> None:
+    """With the official client, as `kubectl create -f` does."""
+    cluster.put("namespaces", "", {"metadata": {"name": "astraflow"}})
+    settings = client.Configuration()
+    config.load_kube_config(str(cluster.kubeconfig), client_configuration=settings)
+    with client.ApiClient(settings) as api:
+        for name in names:
+            utils.create_from_yaml(api, str(DEPLOY / name))
+
+
+def test_an_api_server_takes_every_manifest(cluster: FakeCluster) -> None:
+    names = ("nodes.yaml", "run.yaml", "node-pod.yaml")
+    apply(cluster, *names)
+    wanted = sum(len(manifests(name)) for name in names)
+    assert sum(1 for method, _, _ in cluster.seen if method == "POST") == wanted
+    assert {kind for kind, _, _ in cluster.objects} >= {"statefulsets", "services", "roles", "networkpolicies"}
+
+
+def test_a_field_in_the_wrong_place_would_be_noticed(cluster: FakeCluster, tmp_path: Path) -> None:
+    """The one before could not fail otherwise."""
+    spoilt = one("run.yaml", "StatefulSet")
+    spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
+    path = tmp_path / "spoilt.yaml"
+    path.write_text(json.dumps(spoilt))
+    with pytest.raises(ValueError, match="fsGroupChangePolicy"):
+        apply(cluster, str(path))
+    with pytest.raises(Refused, match="fsGroupChangePolicy"):
+        check_fields("statefulsets", spoilt)
+
+
+@pytest.mark.parametrize("role", ["dataflow", "weights", "fleet"])
+def test_each_service_is_started_with_options_that_it_has(role: str) -> None:
+    containers = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = [given for given in containers if given["name"] == role]
+    program, *words = container["command"]
+    assert (program, words[:2]) == ("astraflow", ["serve", role])
+    command = typer.main.get_command(app)
+    context = command.make_context("astraflow", [*words, *container["args"]], resilient_parsing=True)
+    for word in words[:2]:
+        command = command.get_command(context, word)  # type: ignore[attr-defined] # groups have it
+    parsed = command.make_context(role, [*words[2:], *container["args"]])
+    assert parsed.params["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
+    assert f"{parsed.params['port']}" in f"{container['readinessProbe']}"
+
+
+def test_ports_and_names_that_services_are_told_are_those_of_the_service() -> None:
+    service = one("run.yaml", "Service")
+    ports = {given["name"]: given["port"] for given in service["spec"]["ports"]}
+    host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
+    containers = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    said = {
+        given["name"]: dict(word.removeprefix("--").split("=", 1) for word in given["args"]) for given in containers
+    }
+    assert said["dataflow"]["weights"] == f"{host}:{ports['weights']}"
+    assert said["fleet"]["dataflow"] == f"{host}:{ports['planes']}"
+    assert said["fleet"]["join-address"] == f"{host}:{ports['join']}"
+    assert int(said["dataflow"]["enroll-port"]) == ports["join"]
+    assert [int(said[role]["port"]) for role in ("dataflow", "weights", "fleet")] == [
+        ports["planes"],
+        ports["weights"],
+        ports["fleet"],
+    ]
+    assert {given["advertise"] for given in said.values()} == {host}
+
+
+def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tmp_path: Path) -> None:
+    script = tmp_path / "prepare.py"
+    script.write_text(one("run.yaml", "ConfigMap")["data"]["prepare.py"])
+    run = tmp_path / "run"
+    run.mkdir()
+    environment = {**os.environ, "ASTRAFLOW_RUN": str(run), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, script], env=environment, check=True)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    Authority.opened(run / "authority")
+    assert all(path.stat().st_mode & 0o077 == 0 for path in before)
+    subprocess.run([sys.executable, script], env=environment, check=True)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_only_the_fleet_services_container_has_a_token_of_the_cluster() -> None:
+    spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    having = [
+        given["name"]
+        for given in [*spec["containers"], *spec["initContainers"]]
+        if any(mount["name"] == "api-access" for mount in given["volumeMounts"])
+    ]
+    assert having == ["fleet"]
+
+
+def test_the_nodes_pod_is_what_the_service_makes_and_a_restricted_namespace_takes_it() -> None:
+    told = fleet_config()
+    options = providers.check(told.providers["here"])
+    assert isinstance(options, KubernetesOptions)
+    template = one("node-pod.yaml", "PodTemplate")["template"]
+    order = json.loads(template["metadata"]["annotations"][ORDER])
+    pool = told.pools[order["tags"]["pool"]]
+    node = NodePlan(dataflow="run.astraflow.svc:7000", drain_s=pool.drain_s)
+    spec = LaunchSpec(tags=Tags(**order["tags"]), node=node, type=pool.type)
+    expires_in_s = template["spec"]["activeDeadlineSeconds"]
+    made = pod_manifest(options, spec, order["launch_id"], now=order["tags"]["expires_at"] - expires_in_s)
+    assert made["spec"] == template["spec"]
+    assert {key: made["metadata"][key] for key in template["metadata"]} == template["metadata"]
+    (container,) = template["spec"]["containers"]
+    assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def rules() -> list[Json]:
+    """What the fleet service may do."""
+    found: list[Json] = one("nodes.yaml", "Role")["rules"]
+    return found
+
+
+def rights() -> list[tuple[str, str]]:
+    """Each verb of each resource."""
+    return [(given["resources"][0], verb) for given in rules() for verb in given["verbs"]]
+
+
+@pytest.fixture
+async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Provider]:
+    """As the manifests configure it, with the service account's rights."""
+    apply(cluster, "nodes.yaml", "run.yaml")
+    cluster.machines = [Machine(name="gpu-1", taint="nvidia.com/gpu", allocatable={"nvidia.com/gpu": 8})]
+    cluster.roles["fleet"] = rules()
+    changed = {"kubeconfig": str(cluster.write_kubeconfig("fleet")), "command": SLEEPER}
+    there = fleet_config().providers["here"] | changed
+    made = providers.build(there, clock=SystemClock(), directory=cluster.directory)
+    yield made
+    await made.close()
+
+
+async def everything(provider: Provider) -> None:
+    """All that the fleet service asks of it."""
+    launch, tags = launch_id(), Tags(cluster="evening", pool="gpu", run="run", expires_at=4_000_000_000.0)
+    spec = LaunchSpec(tags=tags, node=NodePlan(dataflow="run.astraflow.svc:7000"), type="gpu", token="afj.x")
+    handle = await provider.launch(spec, launch)
+    assert await provider.launch(spec, launch) == handle
+    assert (await provider.describe(handle)).tags == tags
+    assert [seen.handle for seen in await provider.list("evening")] == [handle]
+    while await provider.retire(launch) is not Retired.GONE:
+        pass
+
+
+async def test_the_rights_of_the_service_account_suffice(cluster: FakeCluster, provider: Provider) -> None:
+    await everything(provider)
+    assert all(f"/namespaces/{NAMESPACE}/" in path for _, path, _ in cluster.seen if "/pods" in path)
+
+
+@pytest.mark.parametrize(("resource", "verb"), rights())
+async def test_every_right_of_the_service_account_is_needed(
+    cluster: FakeCluster, provider: Provider, resource: str, verb: str
+) -> None:
+    fewer = deepcopy(rules())
+    next(given for given in fewer if resource in given["resources"])["verbs"].remove(verb)
+    cluster.roles["fleet"] = fewer
+    with pytest.raises(Auth, match=resource.removesuffix("s")):
+        await everything(provider)
