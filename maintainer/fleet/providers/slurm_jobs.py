@@ -86,6 +86,7 @@ _DENIED = re.compile(r"AccountNotAllowed|QOSNotAllowed|InvalidAccount|InvalidQOS
 _LIMITED = re.compile(r"(QOS|Assoc|Association|MaxJobs|MaxSubmit|PartitionGroup|Grp)\w*")
 
 _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
+    (re.compile(r"accounting storage is disabled", re.I), Invalid),
     (
         re.compile(
             r"unable to contact|timed out|temporarily|connection refused|connect failure|socket|try again", re.I

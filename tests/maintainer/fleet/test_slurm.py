@@ -198,6 +198,8 @@ async def test_what_left_the_queue_is_read_from_the_accounting(world: SlurmWorld
 
 async def test_without_accounting_what_left_the_queue_is_gone(world: SlurmWorld) -> None:
     world.fake.configure(accounting=False, min_job_age_s=0)
+    with pytest.raises(Invalid, match="accounting storage is disabled"):
+        await (await world.provider()).launch(world.spec(), launch_id())
     provider, launch = await world.provider(has_accounting=False), launch_id()
     handle = await provider.launch(world.spec(), launch)
     await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
