@@ -22,7 +22,7 @@ from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, Retired, Tags
 from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
-from maintainer.fleet.providers.kubernetes_pod import ORDER, pod_manifest
+from maintainer.fleet.providers.kubernetes_manifest import ORDER, pod_manifest
 from tests.fakes.kubernetes_api import FakeCluster, Machine, Refused, check_fields
 from tests.suites.provider import launch_id
 

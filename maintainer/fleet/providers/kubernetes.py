@@ -28,25 +28,21 @@ from maintainer.fleet.providers.base import (
     Unknown,
     fingerprint,
 )
+from maintainer.fleet.providers.choices import pool_options
 from maintainer.fleet.providers.kubernetes_api import AlreadyExists, KubernetesApi, NotFound
-from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
-from maintainer.fleet.providers.kubernetes_pod import (
+from maintainer.fleet.providers.kubernetes_config import KubernetesOptions, PodOptions
+from maintainer.fleet.providers.kubernetes_manifest import (
     CLUSTER,
     KIND,
     LAUNCH,
     MANAGED,
-    finished_at,
-    is_finished,
     label,
-    order_of,
     pod_manifest,
     pod_name,
     pod_type,
-    pool_options,
-    read_pod,
     secret_manifest,
-    want_of_place,
 )
+from maintainer.fleet.providers.kubernetes_pod import finished_at, is_finished, order_of, read_pod, want_of_place
 
 LAUNCHES_AT_ONCE = 8
 
@@ -126,7 +122,7 @@ class Kubernetes:
     async def quote(self, spec: LaunchSpec) -> Quote:
         """The price that the options give the type."""
         kind, spot = pod_type(self._options, spec), self._options.spot
-        pool_options(spec)
+        pool_options(PodOptions, spec)
         share = 1 - spot.discount if spec.is_spot and spot is not None else 1.0
         return Quote(
             usd_per_hour=kind.usd_per_hour * share,

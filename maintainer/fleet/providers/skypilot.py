@@ -7,20 +7,13 @@ and a second one ends. A machine is gone when SkyPilot has no cluster of its nam
 teardown that failed, or what a failed launch left behind, is asked to end again and again.
 """
 
-import json
 import os
-import re
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config, nearest
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capabilities,
@@ -34,77 +27,18 @@ from maintainer.fleet.providers.base import (
     State,
     Tags,
     fingerprint,
-    join_arguments,
 )
 from maintainer.fleet.providers.exclusive import exclusive
 from maintainer.fleet.providers.skypilot_api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
+from maintainer.fleet.providers.skypilot_config import SkyPilotOptions
+from maintainer.fleet.providers.skypilot_task import PREFIX, cluster_name, cluster_type, order_of, task_of
 
 KIND = "skypilot"
-PREFIX = "astraflow-"
-ORDER, TOKEN = "ASTRAFLOW_ORDER", "ASTRAFLOW_TOKEN"
 
-_LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
 _RECENT_S = 3600.0
 """A launch that failed is listed so long."""
 _DOWN_WAIT_S = 2.0
 """A teardown that fails at once says why; one that takes longer is asked for again."""
-
-
-class ClusterOptions(Config):
-    """What SkyPilot is asked for, in its own words; in a pool's `options` on top of the type's."""
-
-    infra: str = ""
-    """Where: `aws`, `aws/us-east-1`, `k8s/context`; wherever it is cheapest when empty."""
-    accelerators: str = ""
-    """`H100:8`."""
-    instance_type: str = ""
-    """The cloud's own name of a machine."""
-    cpus: str = ""
-    """`8+`."""
-    memory: str = ""
-    """Gigabytes: `64+`."""
-    disk_size: int | None = Field(default=None, ge=1)
-    """Gigabytes."""
-    image_id: str = ""
-    """`docker:registry.example/astraflow-node`, or a cloud's image."""
-    setup: str = ""
-    """Script that installs the node's program, where the image has it not."""
-
-
-class ClusterType(ClusterOptions):
-    """A type of node, as `type` of a pool names it."""
-
-    usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one costs."""
-
-
-class SkyPilotOptions(Config):
-    """One user of one API server."""
-
-    endpoint: str = Field(default="http://127.0.0.1:46580", pattern=r"^https?://[^@]+$")
-    """Of the API server; credentials do not belong into it."""
-    token_variable: str = "SKYPILOT_SERVICE_ACCOUNT_TOKEN"  # noqa: S105 (the variable's name, not a secret)
-    """Environment variable with the service account's token; without it, as nobody in particular."""
-    user: str = Field(default="a57f10e0", pattern=r"^[0-9a-f]{8}$")
-    """SkyPilot's hash of the user whose clusters these are, where no token says it."""
-    program: tuple[str, ...] = Field(default=("astraflow",), min_length=1)
-    """What stands before `join ADDRESS ...` on the machines."""
-    types: dict[str, ClusterType] = Field(default={"node": ClusterType()}, min_length=1)
-    """By a name of your own; the first is the default."""
-    regions: dict[str, str] = Field(default={})
-    """By a name of your own: SkyPilot's `infra` there."""
-    spot_discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price spot machines are cheaper."""
-    idle_minutes: int = Field(default=5, ge=1)
-    """A machine whose node has ended is ended by SkyPilot after so long."""
-    answer_wait_s: float = Field(default=10.0, ge=0)
-    """A launch waits so long for SkyPilot to refuse it; what it refuses later shows in the list."""
-    timeout_s: float = Field(default=60.0, gt=0)
-    """An answer is given up after so long: asking the clouds takes a while."""
-    listing_lag_s: float = Field(default=60.0, ge=0)
-    """A launch whose answer was lost shows after so long at the latest."""
-    launch_delay_s: float = Field(default=300.0, gt=0)
-    """From launch to a node that works, as long as nothing better was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +80,7 @@ class SkyPilot:
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         """Submit a launch, unless one has that name; wait a moment whether it is refused."""
-        name, task = cluster_name(launch_id), self._task(spec, launch_id)
+        name, task = cluster_name(launch_id), task_of(self._options, spec, launch_id, now=self._clock.wall())
         async with exclusive(self._directory, launch_id):
             seen = await self._see(name, refresh="NONE")
             last = seen.last_launch()
@@ -212,7 +146,7 @@ class SkyPilot:
 
     async def quote(self, spec: LaunchSpec) -> Quote:
         """The price that the options give the type."""
-        kind = self._type(spec)
+        kind = cluster_type(self._options, spec)
         return Quote(
             usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
             launch_delay_s=self._options.launch_delay_s,
@@ -222,57 +156,6 @@ class SkyPilot:
     async def close(self) -> None:
         """Let go of connections."""
         await self._api.close()
-
-    def _type(self, spec: LaunchSpec) -> ClusterType:
-        """The type with what the pool's options say on top. Raises: Invalid."""
-        types, regions = self._options.types, self._options.regions
-        kind = spec.type or next(iter(types))
-        if kind not in types:
-            raise Invalid(f"no type of machine is called {kind!r}; {nearest(kind, [*types])}")
-        if spec.region and spec.region not in regions:
-            known = nearest(spec.region, [*regions]) if regions else "none is configured"
-            raise Invalid(f"no region is called {spec.region!r}; {known}")
-        try:
-            own = ClusterOptions.parse(spec.options, where="options of the pool")
-        except InvalidInput as problem:
-            raise Invalid(str(problem)) from None
-        return types[kind].model_copy(update=own.model_dump(exclude_unset=True))
-
-    def _task(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
-        """SkyPilot's task. Raises: Invalid."""
-        kind, left_s = self._type(spec), spec.tags.expires_at - self._clock.wall()
-        if left_s < 60:
-            raise Invalid(f"launch {launch_id} would expire in {left_s:.0f} s, before it works")
-        wanted = {
-            "infra": self._options.regions.get(spec.region, kind.infra),
-            **kind.model_dump(include={"accelerators", "instance_type", "cpus", "memory", "disk_size", "image_id"}),
-        }
-        order = {
-            "fingerprint": fingerprint(spec),
-            "launch_id": launch_id,
-            "tags": asdict(spec.tags),
-            "type": spec.type or next(iter(self._options.types)),
-            "region": spec.region,
-            "is_spot": spec.is_spot,
-        }
-        labels = {
-            "astraflow-cluster": spec.tags.cluster,
-            "astraflow-launch": launch_id,
-            "astraflow-pool": spec.tags.pool,
-        }
-        return {
-            "name": cluster_name(launch_id),
-            "resources": {
-                **{name: value for name, value in wanted.items() if value},
-                "use_spot": spec.is_spot,
-                "labels": {key: label(value) for key, value in labels.items()},
-                "autostop": {"idle_minutes": self._options.idle_minutes, "down": True},
-            },
-            "envs": {ORDER: json.dumps(order)},
-            "secrets": {TOKEN: spec.token},
-            **({"setup": kind.setup} if kind.setup else {}),
-            "run": run_script([*self._options.program, *join_arguments(spec, launch_id)], left_s=left_s),
-        }
 
     async def _see(self, name: str, *, refresh: str) -> _Sight:
         """Requests first: what ends in between shows as a cluster, or as one that is gone."""
@@ -332,42 +215,6 @@ def state_of(seen: _Sight) -> tuple[State, str]:
     if seen.active(LAUNCH):
         return State.PENDING, str(cluster.get("init_status_reason") or "")
     return State.STUCK, f"is {status}, and nothing goes on: {cluster.get('init_status_reason') or 'no reason is told'}"
-
-
-def cluster_name(launch_id: str) -> str:
-    """Within what SkyPilot and all its clouds take. Raises: Invalid."""
-    if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 50 letters, digits and -")
-    return PREFIX + launch_id.lower()
-
-
-def label(text: str) -> str:
-    """What every cloud takes as a label's value; the order has it in full.
-
-    >>> label("EU:west/1")
-    'eu-west-1'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:60].strip("-")
-
-
-def run_script(argv: Sequence[str], *, left_s: float) -> str:
-    """What SkyPilot's shell runs: one node at a time, until the machine expires."""
-    last = min(365 * 86400, int(left_s))
-    return f'exec 9>"$HOME/.astraflow-node.lock"\nflock -n 9 || exit 0\nexec timeout -k 60 {last} {shlex.join(argv)}\n'
-
-
-def order_of(task: str) -> Mapping[str, Any]:
-    """What was asked for, from a task's YAML; empty for one that is not ours."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise Invalid("the provider skypilot needs the package 'yaml': pip install 'astraflow[skypilot]'") from None
-    try:
-        found = yaml.safe_load(task)
-        order = json.loads(found["envs"][ORDER])
-    except (yaml.YAMLError, KeyError, TypeError, ValueError):
-        return {}
-    return order if isinstance(order, dict) else {}
 
 
 def _launched_at(cluster: Mapping[str, Any] | None) -> float:

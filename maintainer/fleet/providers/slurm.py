@@ -15,11 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from pydantic import Field
-
-from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config, nearest
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capabilities,
@@ -36,7 +32,9 @@ from maintainer.fleet.providers.base import (
     fingerprint,
     join_arguments,
 )
+from maintainer.fleet.providers.choices import check_region, chosen_type, pool_options, type_name
 from maintainer.fleet.providers.exclusive import exclusive
+from maintainer.fleet.providers.slurm_config import JobOptions, JobType, SlurmOptions
 from maintainer.fleet.providers.slurm_jobs import (
     KIND,
     PREFIX,
@@ -59,71 +57,6 @@ LONGEST_COMMENT = 1024
 
 _LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _LOOK_S = 0.5
-
-
-class JobOptions(Config):
-    """What is asked of Slurm for one node; in a pool's `options` on top of the type's. Each is sbatch's option."""
-
-    partition: str = ""
-    """Where it runs; the cluster's default when empty."""
-    account: str = ""
-    """Who pays."""
-    qos: str = ""
-    """Quality of service."""
-    constraint: str = ""
-    """Features that its machine must have."""
-    gres: str = ""
-    """Generic resources: `gpu:h100:8`."""
-    cpus_per_task: int | None = Field(default=None, ge=1)
-    """Processors."""
-    mem: str = Field(default="", pattern=r"^(\d+[KMGT]?)?$")
-    """Memory of the machine: `64G`."""
-    reservation: str = ""
-    """Of which it takes."""
-    exclude: str = ""
-    """Machines that it does not run on."""
-    nice: int | None = None
-    """How much it yields to others."""
-    is_exclusive: bool = False
-    """The machine is its own."""
-
-
-class JobType(JobOptions):
-    """A type of node, as `type` of a pool names it."""
-
-    usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one costs: Slurm does not know."""
-
-
-class SlurmOptions(Config):
-    """One cluster, as whoever runs the fleet service may use it."""
-
-    program: tuple[str, ...] = Field(min_length=1)
-    """What stands before `join ADDRESS ...` on the machines, as the path of a venv's `astraflow` there."""
-    types: dict[str, JobType] = Field(default={"node": JobType()}, min_length=1)
-    """By a name of your own; the first is the default."""
-    regions: dict[str, str] = Field(default={})
-    """By a name of your own: the partition that stands there."""
-    spot_qos: str = ""
-    """Quality of service whose jobs may be preempted; empty where there is none."""
-    spot_discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price those are cheaper."""
-    notice_s: float = Field(default=30.0, ge=0)
-    """From SIGTERM to the end on preemption: the partition's GraceTime."""
-    log_directory: str = ""
-    """On the machines, which must share it or have it; nothing is kept when empty."""
-    passed_on: tuple[str, ...] = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "HF_HOME")
-    """Variables of this environment that nodes get beside the token."""
-    has_accounting: bool = True
-    """Whether `sacct` knows jobs that have ended."""
-    timeout_s: float = Field(default=30.0, gt=0)
-    """A command is given up after so long."""
-    listing_lag_s: float = Field(default=60.0, ge=0)
-    """A submission whose answer was lost shows after so long at the latest."""
-    place_wait_s: float = Field(default=0.0, ge=0)
-    """A launch that does not start within so long is taken back as Capacity or Quota; 0 leaves it in the queue."""
-    launch_delay_s: float = Field(default=120.0, gt=0)
-    """From launch to a node that works, as long as nothing better was measured."""
 
 
 @providers.register(KIND, options=SlurmOptions)
@@ -210,19 +143,12 @@ class Slurm:
     def _type(self, spec: LaunchSpec) -> JobType:
         """The type with what the pool's options say on top. Raises: Invalid."""
         options = self._options
-        kind = spec.type or next(iter(options.types))
-        if kind not in options.types:
-            raise Invalid(f"no type of job is called {kind!r}; {nearest(kind, [*options.types])}")
-        if spec.region and spec.region not in options.regions:
-            known = nearest(spec.region, [*options.regions]) if options.regions else "none is configured"
-            raise Invalid(f"no region is called {spec.region!r}; {known}")
+        kind = chosen_type(options.types, spec)
+        check_region(options.regions, spec)
         if spec.is_spot and not options.spot_qos:
             raise Invalid("preemptible jobs are not configured here: give the provider a spot_qos")
-        try:
-            own = JobOptions.parse(spec.options, where="options of the pool")
-        except InvalidInput as problem:
-            raise Invalid(str(problem)) from None
-        return options.types[kind].model_copy(update=own.model_dump(exclude_unset=True))
+        own = pool_options(JobOptions, spec)
+        return kind.model_copy(update=own.model_dump(exclude_unset=True))
 
     def _sbatch(self, spec: LaunchSpec, launch_id: str, kind: JobType) -> Sequence[str]:
         """The command line; the token is not on it. Raises: Invalid."""
@@ -232,7 +158,7 @@ class Slurm:
         order = {
             "fingerprint": fingerprint(spec),
             "tags": asdict(spec.tags),
-            "type": spec.type or next(iter(options.types)),
+            "type": type_name(options.types, spec),
             "region": spec.region,
             "is_spot": spec.is_spot,
         }

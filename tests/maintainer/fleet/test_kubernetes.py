@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from astraflow.runtime.clock import SystemClock
-from maintainer.fleet.providers import kubernetes_pod, providers
+from maintainer.fleet.providers import kubernetes_manifest, kubernetes_pod, providers
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
@@ -29,7 +29,7 @@ from maintainer.fleet.providers.base import (
 )
 from maintainer.fleet.providers.kubernetes import Kubernetes
 from maintainer.fleet.providers.kubernetes_api import refusal
-from maintainer.fleet.providers.kubernetes_pod import pod_name
+from maintainer.fleet.providers.kubernetes_manifest import pod_name
 from tests.fakes.kubernetes_api import FakeCluster, Fault, Machine
 from tests.suites.provider import CANARY, ProviderSuite, World, launch_id, listed, retire, until
 
@@ -347,4 +347,4 @@ def test_what_a_server_says_about_a_secret_is_not_repeated() -> None:
 
 
 def test_doctests_hold() -> None:
-    assert doctest.testmod(kubernetes_pod).failed == 0
+    assert doctest.testmod(kubernetes_manifest).failed == doctest.testmod(kubernetes_pod).failed == 0

@@ -12,7 +12,7 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from maintainer.fleet.providers import providers, skypilot
+from maintainer.fleet.providers import providers, skypilot_task
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
@@ -25,8 +25,9 @@ from maintainer.fleet.providers.base import (
     State,
     Unknown,
 )
-from maintainer.fleet.providers.skypilot import SkyPilot, cluster_name
+from maintainer.fleet.providers.skypilot import SkyPilot
 from maintainer.fleet.providers.skypilot_api import refusal
+from maintainer.fleet.providers.skypilot_task import cluster_name, task_of
 from tests.fakes.skypilot_api import FakeSkyPilot
 from tests.suites.provider import CANARY, GIVE_UP_S, ProviderSuite, World, launch_id, launches, listed, retire, until
 
@@ -162,7 +163,9 @@ async def test_a_second_job_on_the_same_machine_starts_no_second_node(world: Sky
     provider, launch = await world.provider(), launch_id()
     handle = await provider.launch(world.spec(), launch)
     await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    await provider._api.launch(cluster_name(launch), provider._task(world.spec(), launch))  # another host's service
+    await provider._api.launch(
+        cluster_name(launch), task_of(provider._options, world.spec(), launch, now=time.time())
+    )  # another host's service
     cluster, deadline = world.fake.clusters[cluster_name(launch)], time.monotonic() + GIVE_UP_S
     while len(cluster.jobs) < 2 or cluster.jobs[1].poll() is None:
         assert time.monotonic() < deadline
@@ -220,7 +223,8 @@ async def test_who_asks_is_said_by_a_token_of_the_environment(world: SkyWorld, m
 async def test_what_skypilot_is_asked_for_follows_from_type_region_spot_and_pool(world: SkyWorld) -> None:
     provider = await world.provider(types={"gpu": {"infra": "aws", "accelerators": "H100:8"}}, regions={"eu": "gcp/eu"})
     spec = world.spec(region="eu", is_spot=True, options={"disk_size": 500, "setup": "pip install astraflow"})
-    task = provider._task(replace(spec, tags=replace(spec.tags, pool="EU:gpu")), launch_id())
+    spec = replace(spec, tags=replace(spec.tags, pool="EU:gpu"))
+    task = task_of(provider._options, spec, launch_id(), now=time.time())
     resources = task["resources"]
     assert (resources["infra"], resources["accelerators"], resources["disk_size"]) == ("gcp/eu", "H100:8", 500)
     assert resources["use_spot"] is True
@@ -254,4 +258,4 @@ def test_credentials_do_not_belong_into_the_endpoint() -> None:
 
 
 def test_doctests_hold() -> None:
-    assert doctest.testmod(skypilot).failed == 0
+    assert doctest.testmod(skypilot_task).failed == 0
