@@ -38,7 +38,7 @@ class Kind(Enum):
     WAKE = "wake"
     """signals (name, pool, value), mode."""
     REQUEST = "request"
-    """turn, messages (those that are new), max_tokens, prompt_hash, tools_hash: `system` and tools are known by these."""
+    """turn, messages (those that are new), max_tokens, prompt_hash, tools_hash."""
     RESPONSE = "response"
     """turn, parts, usage, usd, model, duration_s."""
     TOOL = "tool"

@@ -74,7 +74,7 @@ class MaintainerStatus:
     """When it looks next if nothing happens before."""
     budgets: tuple[Budget, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Since the transcript began: `wakes`, `plans`, `applied`, `proposed`, `refused`, `failures`, `tokens`, `usd`, ..."""
+    """Since the transcript began: `wakes`, `plans`, `applied`, `proposed`, `refused`, `failures`, `tokens`, `usd`."""
     prompt_hash: str = ""
     tools_hash: str = ""
     troubles: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class ProposalState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A plan that waits, or waited, for a person. To approve it is to apply its plan; `Plan` has the effect and the end."""
+    """A plan that waits, or waited, for a person. To approve it is to apply it; the plan has its effect and its end."""
 
     plan: Plan
     state: ProposalState

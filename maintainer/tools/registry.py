@@ -46,7 +46,7 @@ _ALL = (
     Tool(
         name="fleet_plan",
         kind=Kind.PROPOSE,
-        description="What a change of one pool would do: victims, time, dollars, and what the guard says of it. Nothing "
+        description="What a change of one pool would do: victims, time, dollars, and what the guard says. Nothing "
         "happens. One plan for each pool in a wake: think first. Give either `target` or `retire`.",
         input=inputs.PlanInput,
         output=outputs.PlanOutput,
@@ -72,8 +72,8 @@ _ALL = (
     Tool(
         name="fleet_escalate",
         kind=Kind.MUTATE,
-        description="Tell people what they have to know or do: quota that is gone, an image that does not start, a price "
-        "that has risen. It changes nothing.",
+        description="Tell people what they have to know or do: quota that is gone, an image that does not start, a "
+        "price that has risen. It changes nothing.",
         input=inputs.EscalateInput,
         output=outputs.DoneOutput,
         annotations=Annotations(title="Tell people", is_read_only=False, is_destructive=False, is_idempotent=False),
