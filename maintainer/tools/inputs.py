@@ -9,7 +9,7 @@ from maintainer.tools.base import Typed
 MAX_REASON = 500
 
 Format = Literal["concise", "detailed"]
-NodeFilter = Literal["all", "ready", "starting", "leaving", "lost", "straggler", "failed"]
+NodeFilter = Literal["all", "ready", "starting", "leaving", "lost", "straggler", "spot", "failed"]
 NodeSort = Literal["speed", "age", "price", "silence"]
 EventKind = Literal["all", "changes", "refusals", "launch_failures", "orphans", "holds", "escalations", "nodes"]
 Severity = Literal["info", "warning", "critical"]
