@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.client.connect import connect_control
-from astraflow.client.fleet_plane import connect_fleet
+from astraflow.client.connect import connect_agent
 from astraflow.runtime.aio import retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
@@ -46,10 +45,7 @@ async def built(
     llm = models.build(config.model)
     try:
         url = address(config.notify)
-        async with (
-            connect_control(dataflow, token, authority=authority) as control,
-            connect_fleet(fleet, token, authority=authority) as plane,
-        ):
+        async with connect_agent(dataflow, fleet, token, name=config.name, authority=authority) as (control, plane):
             report = await retry(control.report, what="the first report", give_up_after_s=FIRST_REPORT_S, clock=clock)
             with Transcript(directory / TRANSCRIPT_FILE, clock) as transcript:
                 yield Maintainer(

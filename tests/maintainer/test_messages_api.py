@@ -38,19 +38,7 @@ def events(*blocks: dict[str, Any], stop: str | None = "tool_use", output: int =
         {"type": "message_start", "message": {**message, "stop_reason": None, "usage": START_USAGE}}
     ]
     for index, block in enumerate(blocks):
-        if "text" in block:
-            begin, deltas = {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
-        elif "thinking" in block:
-            begin, deltas = (
-                {"type": "thinking", "thinking": "", "signature": ""},
-                [
-                    {"type": "thinking_delta", "thinking": block["thinking"]},
-                    {"type": "signature_delta", "signature": "signed"},
-                ],
-            )
-        else:
-            begin = {"type": "tool_use", "id": block.get("id", "t1"), "name": block["name"], "input": {}}
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in block["json"]]
+        begin, deltas = _block(block)
         found.append({"type": "content_block_start", "index": index, "content_block": begin})
         found += [{"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas]
         found.append({"type": "content_block_stop", "index": index})
@@ -59,6 +47,18 @@ def events(*blocks: dict[str, Any], stop: str | None = "tool_use", output: int =
         found.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}})
         found.append({"type": "message_stop"})
     return found
+
+
+def _block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    if "text" in block:
+        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    if "thinking" in block:
+        return {"type": "thinking", "thinking": "", "signature": ""}, [
+            {"type": "thinking_delta", "thinking": block["thinking"]},
+            {"type": "signature_delta", "signature": "signed"},
+        ]
+    begin = {"type": "tool_use", "id": block.get("id", "t1"), "name": block["name"], "input": {}}
+    return begin, [{"type": "input_json_delta", "partial_json": piece} for piece in block["json"]]
 
 
 def encoded(sent: list[dict[str, Any]]) -> bytes:
