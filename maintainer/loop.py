@@ -13,12 +13,10 @@ Whatever fails here, the rule carries on: the fleet service follows it by itself
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, Decision, InstanceState, KillScope, Plan, Role
-from astraflow.contract.ids import PoolId
+from astraflow.contract.fleet import Actor, KillScope, Role
 from astraflow.contract.maintenance import (
     Budget,
     MaintainerMode,
@@ -29,6 +27,7 @@ from astraflow.contract.maintenance import (
 from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from maintainer.aftermath import Aftermath, NotePort
 from maintainer.attention import Attention
 from maintainer.budget import Budgets
 from maintainer.config import MaintainerConfig
@@ -37,11 +36,11 @@ from maintainer.deciding import Conversation, Decided, Ending
 from maintainer.llm.base import Llm
 from maintainer.mirror import KeepPort, Mirror
 from maintainer.names import Names
-from maintainer.notifying import Notice, Notifier
+from maintainer.notifying import Notifier
 from maintainer.observation import Memory, Signal, observe
 from maintainer.prompt import PROMPT_HASH, SYSTEM, TOOLS_HASH, opening
 from maintainer.sight import Eyes, Sight, WatchPort
-from maintainer.toolbox import Done, FleetPort, Toolbox
+from maintainer.toolbox import FleetPort, Toolbox
 from maintainer.tools.inputs import ReportInput
 from maintainer.tools.registry import TOOLS
 from maintainer.transcript import Kind, Transcript
@@ -59,26 +58,11 @@ ALARM_AFTER = 3
 DAY_S = 86400.0
 
 
-class MaintainerPort(FleetPort, WatchPort, KeepPort, Protocol):
+class MaintainerPort(FleetPort, WatchPort, KeepPort, NotePort, Protocol):
     """All that is asked of the fleet service: the fleet plane's client is one."""
 
     async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = 10.0) -> MaintainerOrders:
         """Say how it is; learn what to go by."""
-
-    async def hand_over(
-        self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
-    ) -> Decision:
-        """A note in the journal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """A change that is to be looked at again."""
-
-    due_at: float
-    """On the clock."""
-    plan: Plan
-    wake: str
 
 
 class Maintainer:
@@ -112,6 +96,16 @@ class Maintainer:
         self._budgets.restore(transcript.known)
         self._counters = Counters(transcript.known)
         self._mirror = Mirror(fleet, transcript.known)
+        self._aftermath = Aftermath(
+            config,
+            fleet=fleet,
+            names=names,
+            actor=self._actor,
+            notifier=notifier,
+            counters=self._counters,
+            record=lambda kind, body, wake: self._record(kind, body, wake=wake),
+            clock=clock,
+        )
         self._memory = Memory()
         self._sight: Sight | None = None
         self._signals: tuple[Signal, ...] = ()
@@ -124,12 +118,7 @@ class Maintainer:
         self._woke_at: float | None = None
         self._wake = ""
         self._woken_by: tuple[str, ...] = ()
-        self._to_verify: list[Verification] = []
-        self._outcomes: list[Mapping[str, Any]] = []
-        """What the model is told next of changes that did not come off."""
         self._failed_in_a_row = 0
-        self._alarmed: set[str] = set()
-        self._digest_day = self._counters.digest_day
         self._is_writing = asyncio.Lock()
 
     async def run(self) -> None:
@@ -203,13 +192,13 @@ class Maintainer:
         if self._heard_at is None or self._clock.now() - self._heard_at > DEAF_S:
             return False
         try:
-            await self._observe()
-            await self._verify()
-            await self._digest()
+            sight, signals = await self._observe()
+            await self._aftermath.verify(sight)
+            await self._aftermath.digest(signals)
         except AstraFlowError as problem:
             log.warning("not_looked", problem=str(problem))
             return False
-        if not self._attention.is_due(self._signals, has_news=bool(self._outcomes)) and not is_forced:
+        if not self._attention.is_due(self._signals, has_news=bool(self._aftermath.outcomes)) and not is_forced:
             self._rest()
             return False
         return await self._awake()
@@ -281,7 +270,7 @@ class Maintainer:
         )
         decided = await conversation.run(self._opening(sight, signals))
         await self._settle(decided, signals)
-        await self._note(toolbox.done, decided)
+        await self._aftermath.note(toolbox.done, wake=self._wake, words=decided.note)
         await self._record(Kind.SLEEP, self._sums(decided.ending.value), wake=self._wake)
         return decided
 
@@ -306,7 +295,7 @@ class Maintainer:
             report_json=views.report(ReportInput()).model_dump_json(),
             mode=self._orders.mode.value,
             budget=left,
-            outcomes=self._outcomes,
+            outcomes=self._aftermath.outcomes,
             names=self._names,
         )
 
@@ -315,12 +304,12 @@ class Maintainer:
         match decided.ending:
             case Ending.DONE:
                 self._failed_in_a_row = 0
-                self._alarmed.discard("model")
-                self._outcomes.clear()
+                self._aftermath.is_well("model")
+                self._aftermath.outcomes.clear()
                 self._attention.woke(signals)
                 self._state = MaintainerState.SLEEPING
             case Ending.OVER_BUDGET if decided.spent is not None:
-                self._outcomes.clear()
+                self._aftermath.outcomes.clear()
                 self._attention.woke(signals)
                 await self._over_budget(decided.spent)
             case _:
@@ -345,7 +334,7 @@ class Maintainer:
         log.warning("model_failed", failure=problem.failure.value, problem=str(problem), rest_s=rest_s)
         if self._failed_in_a_row >= ALARM_AFTER:
             text = f"the model has failed {self._failed_in_a_row} times in a row ({problem}); the rule carries on"
-            await self._alarm("model", "warning", text)
+            await self._aftermath.alarm("model", "warning", text)
 
     async def _over_budget(self, spent: Budget) -> None:
         """Sleep: until the next look, or until the next day; and tell people, once for each."""
@@ -361,101 +350,7 @@ class Maintainer:
             f"it sleeps until {until}, the rule carries on"
         )
         today = int(self._clock.wall() // DAY_S)
-        await self._alarm(f"budget:{spent.scope}:{spent.unit}:{today}", "warning", text)
-
-    async def _note(self, done: Sequence[Done], decided: Decided) -> None:
-        """A note for whoever comes next, for each thing that was done; what is to be verified is remembered."""
-        words = self._names.reveal(decided.note)[:1500]
-        for number, one in enumerate(done):
-            if one.what == "plan" and one.outcome == "applied" and one.plan is not None:
-                due_at = self._clock.now() + one.plan.eta_s + self._config.watch.observe_s
-                self._to_verify.append(Verification(due_at=due_at, plan=one.plan, wake=self._wake))
-            if one.what == "escalate" and one.outcome == "applied":
-                self._tell("escalation", one.message.partition(":")[0], "the maintainer escalates", one.message)
-            text = f"{one.what} {one.outcome}: {one.message}"[:1500]
-            decision = None
-            if one.outcome in ("applied", "proposed"):
-                key = f"{self._actor.name}:{self._wake}:note:{number}"
-                decision = await self._handed_over(
-                    text, pool=one.pool, key=key, reason=words or "the model said nothing"
-                )
-            await self._record(
-                Kind.NOTE, {"pool": one.pool, "text": text, "words": words, "decision": decision}, wake=self._wake
-            )
-        if not done:
-            body = {"pool": "", "text": "nothing was done", "words": words, "decision": None}
-            await self._record(Kind.NOTE, body, wake=self._wake)
-
-    async def _verify(self) -> None:
-        """Changes whose time has come: what they were to do is there, or the model is told that it is not."""
-        due = [one for one in self._to_verify if one.due_at <= self._clock.now()]
-        self._to_verify = [one for one in self._to_verify if one not in due]
-        for one in due:
-            plan = one.plan
-            pool = self._sight.pool(plan.request.pool) if self._sight is not None else None
-            ready = pool.nodes.get(InstanceState.READY, 0) if pool is not None else 0
-            size = sum(pool.nodes.values()) if pool is not None else 0
-            is_reached = ready >= plan.target if plan.launches else size <= plan.target
-            body = {
-                "plan": plan.id,
-                "pool": plan.request.pool,
-                "target": plan.target,
-                "ready": ready,
-                "nodes": size,
-                "is_reached": is_reached,
-            }
-            await self._record(Kind.VERIFY, body, wake=one.wake)
-            what = (
-                f"{ready} of {plan.target} nodes work" if plan.launches else f"{size} nodes, {plan.target} were wanted"
-            )
-            reason = "as planned" if is_reached else "it did not come off as planned"
-            await self._handed_over(
-                f"{plan.eta_s:.0f} s after plan {plan.id}: {what}",
-                pool=plan.request.pool,
-                key=f"{self._actor.name}:{one.wake}:verify:{plan.id}",
-                reason=reason,
-            )
-            if not is_reached:
-                told = {"pool": self._names.token("pool", plan.request.pool), "target": plan.target, "ready": ready}
-                self._outcomes.append(told | {"after_s": round(plan.eta_s, 1)})
-
-    async def _digest(self) -> None:
-        """Once a day: what it has done, and what is the matter."""
-        hour, now = self._config.notify.digest_hour, self._clock.wall()
-        day = int(now // DAY_S)
-        if hour is None or self._digest_day == day or now % DAY_S < 3600.0 * hour:
-            return
-        is_first = self._digest_day is None
-        self._digest_day = day
-        if is_first and not self._counters.has_any:
-            return
-        matters = ", ".join(sorted({signal.kind.value for signal in self._signals})) or "nothing"
-        text = f"{self._counters.sentence()} Now the matter: {matters}."
-        decision = await self._handed_over(text, pool="", key=f"{self._actor.name}:digest:{day}", reason="daily digest")
-        await self._record(Kind.NOTE, {"pool": "", "text": text, "words": "", "decision": decision, "digest": day})
-        self._tell("digest", "info", "the maintainer's day", text)
-
-    async def _alarm(self, key: str, severity: str, text: str) -> None:
-        """Tell people something of one's own, once."""
-        if key in self._alarmed:
-            return
-        self._alarmed.add(key)
-        self._tell("escalation", severity, "the maintainer has a trouble", text)
-        try:
-            at = f"{self._actor.name}:alarm:{key}:{int(self._clock.wall())}"
-            await self._fleet.escalate(severity, actor=self._actor, key=at, reason=text)
-        except AstraFlowError as problem:
-            log.warning("not_escalated", problem=str(problem))
-
-    async def _handed_over(self, text: str, *, pool: str, key: str, reason: str) -> int | None:
-        """A note in the journal; the transcript has it in any case."""
-        try:
-            where = PoolId(pool) if pool else None
-            decision = await self._fleet.hand_over(text, pool=where, actor=self._actor, key=key, reason=reason)
-        except AstraFlowError as problem:
-            log.warning("not_noted", problem=str(problem))
-            return None
-        return decision.ordinal
+        await self._aftermath.alarm(f"budget:{spent.scope}:{spent.unit}:{today}", "warning", text)
 
     async def _until_stopped(self, work: Awaitable[Decided]) -> Decided | None:
         """What came of it; None when people stopped it."""
@@ -475,13 +370,6 @@ class Maintainer:
     def _rest(self) -> None:
         if not self._attention.is_resting or self._state is MaintainerState.STOPPED:
             self._state = MaintainerState.SLEEPING
-
-    def _tell(self, kind: str, severity: str, title: str, text: str) -> None:
-        self._notifier.tell(
-            Notice(
-                kind=kind, severity=severity, title=title, text=text, at=self._clock.wall(), facts={"wake": self._wake}
-            )
-        )
 
     def _sums(self, outcome: str) -> dict[str, Any]:
         use = self._budgets.wake
