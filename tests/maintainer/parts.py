@@ -31,8 +31,6 @@ from astraflow.contract.maintenance import (
 from astraflow.contract.reports import Report
 from maintainer.config import MaintainerConfig
 from maintainer.fleet.ledger import Changes
-from maintainer.fleet.liaison import Liaison
-from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.records import PoolRecord
 from maintainer.llm.base import Llm, ModelFailed, Part, Reply, Request, Usage
 from maintainer.llm.models import models
@@ -54,8 +52,8 @@ class DeskFleet:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.proposing = Proposals(parts.fleet, parts.desk)
-        self.liaison = Liaison(parts.fleet, parts.desk, parts.database)
+        self.proposing = parts.proposals
+        self.liaison = parts.liaison
         self.is_away = False
         self.kept: list[TranscriptEntry] = []
 

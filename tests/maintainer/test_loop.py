@@ -396,12 +396,15 @@ async def test_a_digest_is_sent_once_a_day(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy", pools=[spec(mode=Mode.ADVISE)]) as here:
         await grown(here)
         here.dataflow.advice = (too_few(),)
-        await here.pass_time(86400.0, step_s=300.0)
-        await here.pass_time(86400.0, step_s=300.0)
+        await here.pass_time(110.0)
+        for _ in range(2):
+            here.clock.advance(86400.0)
+            await here.pass_time(60.0, step_s=30.0)
         await here.notifier.push()
-        digests = [one for one in here.posted if one["kind"] == "digest"]
-        assert len(digests) in (1, 2)
-        assert "wakes" in digests[0]["text"]
+        digests = [one["text"] for one in here.posted if one["kind"] == "digest"]
+        assert len(digests) == 2
+        assert "1 wakes, 0 plans" in digests[0]
+        assert len([entry for entry in await here.journal("note") if entry.reason == "daily digest"]) == 2
 
 
 async def test_the_run_ends_with_its_task(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,6 +169,22 @@ def test_the_exact_prompt_is_shown_without_a_run(capsys: pytest.CaptureFixture[s
     shown = json.loads(capsys.readouterr().out)
     assert shown["system"].startswith("You look after")
     assert [tool["name"] for tool in shown["tools"]][-1] == "fleet_escalate"
+
+
+@pytest.mark.anyio
+async def test_what_a_model_would_be_told_now_is_shown_beside_a_running_maintainer(tmp_path: Path) -> None:
+    async with planes(tmp_path) as (dataflow, address):
+        asking = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "maintainer", "prompt", "--dataflow", dataflow, "--fleet", address),
+            env={**os.environ, "ASTRAFLOW_TOKEN": TOKEN},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        said, problem = await asyncio.wait_for(asking.communicate(), 30.0)
+    assert asking.returncode == 0, problem
+    first = json.loads(said)["first_message"]
+    assert '"pools":[{"pool":"pool-' in first
+    assert LOCAL not in first.split('"pools"')[1].split('"provider"')[0]
 
 
 async def _with_verdicts(path: Path, *, verdict: str = "refused") -> None:
