@@ -89,6 +89,8 @@ class Recipe(Config):
     """What every trainer is told besides its policy: how long to wait, how many checkpoints to keep."""
     fleet: Values = Field(default_factory=dict)
     """What the fleet service is told that starts the nodes of `run --fleet`; it checks that itself (docs/fleet.md)."""
+    maintainer: Values = Field(default_factory=dict)
+    """What the maintainer of `run --fleet --maintainer` is told; it checks that itself (docs/maintainer.md)."""
     dataflow: Values = Field(default_factory=dict)
     """What dataflow is told besides flows, evaluations and policies: leases, beats, history."""
 

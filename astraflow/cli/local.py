@@ -35,3 +35,38 @@ def find_run(address: str, token: str, token_file: Path | None) -> Door:
     if address:
         raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
     raise InvalidInput("no run is active on this machine: start one (astraflow demo), or give its ADDRESS and token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planes:
+    """Where the control plane and the fleet plane of a run are, and what opens them."""
+
+    dataflow: str
+    fleet: str
+    token: str = field(repr=False)
+    authority: Path | None = None
+
+
+def find_planes(dataflow: str, fleet: str, token: str, authority: Path | None) -> Planes:
+    """Those that were given; what was left out is taken from the latest active run here that has a fleet service.
+
+    Raises: InvalidInput when there is none.
+    """
+    if dataflow and fleet and token:
+        return Planes(dataflow=dataflow, fleet=fleet, token=token, authority=authority)
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.fleet and fleet in ("", facts.fleet) and dataflow in ("", facts.dataflow):
+            own = directory.authority if facts.is_tls else None
+            return Planes(
+                dataflow=facts.dataflow,
+                fleet=facts.fleet,
+                token=token or directory.token,
+                authority=authority or own,
+            )
+    if fleet and token:
+        return Planes(dataflow=dataflow, fleet=fleet, token=token, authority=authority)
+    raise InvalidInput(
+        "no run with a fleet service is active on this machine: start one (astraflow run RECIPE --fleet), or give "
+        f"--dataflow, --fleet and a token ({TOKEN})"
+    )

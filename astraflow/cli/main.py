@@ -7,6 +7,7 @@ import typer
 
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.inspect import doctor, recipes, report
+from astraflow.cli.maintainer import maintainer
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
@@ -32,6 +33,7 @@ app.command()(recipes)
 app.command()(doctor)
 app.command()(prepare)
 app.add_typer(serve, name="serve")
+app.add_typer(maintainer, name="maintainer")
 
 
 def main() -> None:

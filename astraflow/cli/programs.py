@@ -11,7 +11,7 @@ from astraflow.cli.rundir import RunDirectory
 from astraflow.recipe import Recipe
 from astraflow.runtime.tracing import TRACES, to_text
 
-WEIGHTS, DATAFLOW, WEB, PREPARE, FLEET = "weights", "dataflow", "web", "prepare", "fleet"
+WEIGHTS, DATAFLOW, WEB, PREPARE, FLEET, MAINTAINER = "weights", "dataflow", "web", "prepare", "fleet", "maintainer"
 """Names of the processes there is one of."""
 
 SERVICES_LAST = 1
@@ -120,6 +120,12 @@ class Programs:
         arguments = ["serve", "fleet", str(self._directory.fleet_file), "--dataflow", self._places.dataflow, *join]
         arguments += [*self._state(FLEET), *listen, *self._listening()]
         return self._program(FLEET, arguments, announces=True, grace_s=FLEET_GRACE_S)
+
+    def maintainer(self) -> Program:
+        """Looks after the pool. The run does without it, and its rule carries on."""
+        arguments = ["serve", "maintainer", str(self._directory.maintainer_file), "--dataflow", self._places.dataflow]
+        arguments += ["--fleet", self._places.fleet, *self._state(MAINTAINER), *self._dialling()]
+        return self._program(MAINTAINER, arguments, announces=True, is_essential=False)
 
     def preparation(self) -> Program | None:
         """Makes the models that need making before they can be trained; None when none does."""

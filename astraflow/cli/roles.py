@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.access.authority import Authority
+from astraflow.cli.local import Planes
 from astraflow.cli.options import METRICS_TOKEN
 from astraflow.cli.rundir import explained
 from astraflow.contract.errors import InvalidInput
@@ -216,6 +217,25 @@ def run_fleet(
         arguments += ["--advertise", name]
     command = [sys.executable, "-m", "maintainer.fleet", *arguments]
     os.execve(sys.executable, command, {**os.environ, "ASTRAFLOW_TOKEN": token})  # noqa: S606 (a list of arguments, no shell)
+
+
+def run_maintainer(what: str, planes: Planes | None, *, config: Path | None, directory: Path | None = None) -> None:
+    """This process becomes the maintainer's, which knows AstraFlow only by its planes. what: run, once or prompt."""
+    arguments = [what, *(["--config", str(config)] if config else [])]
+    arguments += ["--directory", str(_made(directory))] if directory else []
+    environment = dict(os.environ)
+    if planes is not None:
+        arguments += ["--dataflow", planes.dataflow, "--fleet", planes.fleet]
+        arguments += ["--authority", str(planes.authority)] if planes.authority else []
+        environment["ASTRAFLOW_TOKEN"] = planes.token
+    command = [sys.executable, "-m", "maintainer", *arguments]
+    os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
+
+
+def replay_maintainer(file: Path) -> None:
+    """This process becomes the one that judges a transcript again."""
+    command = [sys.executable, "-m", "maintainer", "replay", str(file)]
+    os.execve(sys.executable, command, dict(os.environ))  # noqa: S606 (the same)
 
 
 def announce(where: str) -> None:

@@ -30,6 +30,13 @@ Fleet = Annotated[
         "--fleet", help="Have a fleet service start the nodes, and size their pool, instead of a fixed number."
     ),
 ]
+Maintainer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="scripted|model",
+        help="With --fleet, have a maintainer look after the pool: a stand-in, or the recipe's `maintainer.model`.",
+    ),
+]
 RunDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the run; an earlier run's goes on. By default a new one in ASTRAFLOW_HOME."),
@@ -52,11 +59,26 @@ def demo(
     port: WebPort = 0,
     run_dir: RunDir = None,
     fleet: Fleet = False,
+    maintainer: Maintainer = None,
 ) -> None:
     """Train a real, tiny model to reverse four letters, and watch it learn."""
     if limit_s is None and headless:
         limit_s = DEMO_LIMIT_S
-    run(DEMO, overrides, headless, limit_s, steps, nodes, json, no_web, no_browser, port, run_dir, fleet=fleet)
+    run(
+        DEMO,
+        overrides,
+        headless,
+        limit_s,
+        steps,
+        nodes,
+        json,
+        no_web,
+        no_browser,
+        port,
+        run_dir,
+        fleet=fleet,
+        maintainer=maintainer,
+    )
 
 
 def run(
@@ -74,6 +96,7 @@ def run(
     host: Host = "127.0.0.1",
     tls: Tls = None,
     fleet: Fleet = False,
+    maintainer: Maintainer = None,
 ) -> None:
     """Run a recipe on this machine: all its services, its nodes, its trainers and the page."""
     from astraflow.cli.session import SessionOptions, run_here
@@ -86,6 +109,7 @@ def run(
         has_web=not no_web,
         opens_browser=not (no_browser or headless),
         has_fleet=fleet,
+        maintainer=maintainer or "",
         limit_s=limit_s,
         began_at=_BEGAN_AT,
     )

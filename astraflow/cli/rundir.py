@@ -22,7 +22,7 @@ from astraflow.weights.signing import SigningKey
 
 _RECIPE, _RUN, _TOKEN, _PROCESSES, _LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
 _SIGNING_KEY, _WEIGHTS_KEY, _AUTHORITY = "weights.key", "weights.pub", "authority"
-_FLEET = "fleet.json"
+_FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +140,16 @@ class RunDirectory:
         """Write that down. Raises: StorageFull."""
         with self._writing():
             _write(self.fleet_file, json.dumps(dict(values), indent=2))
+
+    @property
+    def maintainer_file(self) -> Path:
+        """What the maintainer is told."""
+        return self.path / _MAINTAINER
+
+    def tell_maintainer(self, values: Mapping[str, Any]) -> None:
+        """Write that down. Raises: StorageFull."""
+        with self._writing():
+            _write(self.maintainer_file, json.dumps(dict(values), indent=2))
 
     def log(self, program: str) -> Path:
         """The log of one process."""

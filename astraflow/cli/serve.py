@@ -240,6 +240,25 @@ def fleet(
 
 
 @serve.command()
+def maintainer(
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML file about the model, its mode and budgets (docs/maintainer.md).")
+    ] = None,
+    dataflow: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")] = "",
+    fleet: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's fleet service.")] = "",
+    directory: Directory = Path("maintainer-state"),
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """The maintainer: looks after pools with a model, through the fleet service's guard."""
+    from astraflow.cli.local import find_planes
+    from astraflow.cli.roles import run_maintainer
+
+    planes = find_planes(dataflow, fleet, read_token(token_file), authority)
+    run_maintainer("run", planes, config=config, directory=directory)
+
+
+@serve.command()
 def node(
     recipe: RecipeArgument,
     dataflow: Dataflow,

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from astraflow.access.authority import Authority
 from astraflow.cli.fleet import fleet_values
+from astraflow.cli.maintaining import maintainer_values
 from astraflow.cli.ports import free_ports, is_free
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs, trainer_name
 from astraflow.cli.rundir import RunDirectory, explained
@@ -43,6 +44,8 @@ class SessionOptions:
     """Open the page in one, if this machine shows any."""
     has_fleet: bool
     """A fleet service starts the nodes."""
+    maintainer: str = ""
+    """Who looks after the pool: `scripted`, `model`, or nobody."""
     limit_s: float | None
     """Seconds since `began_at` after which it ends either way."""
     began_at: float
@@ -120,6 +123,8 @@ class Session:
         self._busy_with = "waiting for the first step"
         for program in [self._programs.fleet()] if self._options.has_fleet else self._programs.nodes():
             supervisor.start(program)
+        if self._options.maintainer:
+            supervisor.start(self._programs.maintainer())
 
     async def _start_trainers(self, supervisor: Supervisor) -> None:
         preparation = self._programs.preparation()
@@ -227,6 +232,8 @@ def run_here(
     tls: whether services speak mutual TLS; None for beyond loopback only.
     Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
     """
+    if options.maintainer and not options.has_fleet:
+        raise InvalidInput("--maintainer goes with --fleet: it looks after pools that a fleet service sizes")
     logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
     console = Console(stderr=False, highlight=False)
     is_tls = not is_loopback(host) if tls is None else tls
@@ -243,6 +250,8 @@ def run_here(
         )
         if options.has_fleet:
             opened.tell_fleet(fleet_values(recipe, run=opened.facts.run))
+        if options.maintainer:
+            opened.tell_maintainer(maintainer_values(recipe, who=options.maintainer))
 
         async def main(stop: asyncio.Event) -> None:
             with Screen(console) as screen:

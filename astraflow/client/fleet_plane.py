@@ -20,6 +20,14 @@ from astraflow.contract.fleet import (
     PoolSpec,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import (
+    Maintainer,
+    MaintainerMode,
+    MaintainerOrders,
+    MaintainerStatus,
+    Proposal,
+    TranscriptEntry,
+)
 from astraflow.wire.channel import Link, authority_client_tls, dial
 from astraflow.wire.codec_fleet import (
     decode_applied,
@@ -31,6 +39,14 @@ from astraflow.wire.codec_fleet import (
     encode_actor,
     encode_request,
     encode_spec,
+)
+from astraflow.wire.codec_maintenance import (
+    decode_entry,
+    decode_maintainer,
+    decode_orders,
+    decode_proposal,
+    encode_entry,
+    encode_maintainer_status,
 )
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
@@ -111,6 +127,65 @@ class FleetPlaneClient:
         request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit)
         reply = await self._link.call(self._stub.Decisions, request, timeout_s=TIMEOUT_S)
         return tuple(decode_decision(decision) for decision in reply.decisions)
+
+    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
+        """Put a plan of one's own before people. To approve it is to `apply` it, with an approver.
+
+        Raises: Conflict when it is not known any more, NotPermitted when the guard refuses it anyway.
+        """
+        request = pb.ProposePlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
+        return decode_proposal(await self._link.call(self._stub.ProposePlan, request, timeout_s=TIMEOUT_S))
+
+    async def reject(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Say no to a proposal. Raises: InvalidInput when it does not wait, NotPermitted, Conflict."""
+        request = pb.RejectPlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.RejectPlan, request, timeout_s=TIMEOUT_S))
+
+    async def proposals(
+        self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
+    ) -> tuple[Proposal, ...]:
+        """Plans that wait for a person, or all there were; newest first."""
+        request = pb.ProposalsRequest(only_waiting=only_waiting, before=before or "", limit=limit)
+        reply = await self._link.call(self._stub.Proposals, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_proposal(proposal) for proposal in reply.proposals)
+
+    async def hand_over(
+        self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
+    ) -> Decision:
+        """A note for whoever comes next: it stands in the journal. Raises: InvalidInput."""
+        request = pb.HandOverRequest(pool=pool or "", message=message, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.HandOver, request, timeout_s=TIMEOUT_S))
+
+    async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = TIMEOUT_S) -> MaintainerOrders:
+        """For the maintainer: say how it is, and learn what to go by."""
+        request = encode_maintainer_status(status)
+        return decode_orders(await self._link.call(self._stub.BeatMaintainer, request, timeout_s=timeout_s))
+
+    async def maintainer(self) -> Maintainer:
+        """The maintainer: what people told it, and how it says it is."""
+        request = pb.GetMaintainerRequest()
+        return decode_maintainer(await self._link.call(self._stub.GetMaintainer, request, timeout_s=TIMEOUT_S))
+
+    async def set_maintainer_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Say how far the maintainer may go. Raises: NotPermitted for anybody but people."""
+        request = pb.SetMaintainerModeRequest(mode=mode.value, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S))
+
+    async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        """For the maintainer: have a copy kept; returns the ordinal of the entry that is wanted next.
+
+        chain: hash of the first entry. Raises: CorruptData, Conflict for what does not follow, or was changed.
+        """
+        request = pb.KeepTranscriptRequest(chain=chain, entries=[encode_entry(entry) for entry in entries])
+        return int((await self._link.call(self._stub.KeepTranscript, request, timeout_s=TIMEOUT_S)).next_ordinal)
+
+    async def transcript(
+        self, *, chain: str = "", wake: str = "", before: int | None = None, limit: int = 100
+    ) -> tuple[TranscriptEntry, ...]:
+        """Of the latest transcript, or of another, newest first; for the next page, `before` is the last ordinal."""
+        request = pb.TranscriptRequest(chain=chain, wake=wake, before=before, limit=limit)
+        reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
+        return tuple(decode_entry(entry) for entry in reply.entries)
 
 
 @asynccontextmanager

@@ -230,6 +230,8 @@ class Plan:
     findings: tuple[Finding, ...]
     created_at: float
     expires_at: float
+    guard_json: str = ""
+    """All that the guard was told: `maintainer.fleet.evidence` asks it again."""
 
     @property
     def needs_approval(self) -> bool:
@@ -247,6 +249,8 @@ class Applied:
     launched: tuple[LaunchId, ...]
     retired: tuple[LaunchId, ...]
     message: str
+    guard_json: str = ""
+    """All that the guard was told when it was applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +260,8 @@ class Decision:
     ordinal: int
     at: float
     kind: str
-    """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `replace`, `orphan`, `launch_failed`, ..."""
+    """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `propose`, `reject`,
+    `note`, `maintainer_mode`."""
     pool: str
     """Empty for what concerns no single pool."""
     actor: Actor

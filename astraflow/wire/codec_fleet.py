@@ -1,5 +1,6 @@
 """Fleet plane: pools, plans, instances and the journal."""
 
+from enum import Enum
 from typing import TypeVar
 
 from astraflow.contract.advice import Mode
@@ -26,7 +27,7 @@ from astraflow.contract.ids import PoolId
 from astraflow.wire.codec_common import decode_json, encode_json, given, taken
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 
-Choice = TypeVar("Choice", Mode, Role, InstanceState, KillScope, Verdict)
+Choice = TypeVar("Choice", bound=Enum)
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "type", "region", "is_spot", "engine", "drain_s")
 _SPEC_OPTIONAL = ("usd_per_hour_max", "usd_per_day_max", "capacity")
@@ -38,7 +39,17 @@ _INSTANCE = (
 )
 _INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at")
 _STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans")
-_PLAN = ("observed_version", "nodes", "target", "launches", "eta_s", "usd_per_hour_change", "created_at", "expires_at")
+_PLAN = (
+    "observed_version",
+    "nodes",
+    "target",
+    "launches",
+    "eta_s",
+    "usd_per_hour_change",
+    "created_at",
+    "expires_at",
+    "guard_json",
+)
 _DECISION = ("ordinal", "at", "kind", "pool", "reason", "message", "key")
 
 
@@ -208,6 +219,7 @@ def encode_applied(applied: Applied) -> pb.AppliedPlan:
         launched=applied.launched,
         retired=applied.retired,
         message=applied.message,
+        guard_json=applied.guard_json,
     )
 
 
@@ -219,6 +231,7 @@ def decode_applied(message: pb.AppliedPlan) -> Applied:
         launched=tuple(LaunchId(launch) for launch in message.launched),
         retired=tuple(LaunchId(launch) for launch in message.retired),
         message=message.message,
+        guard_json=message.guard_json,
     )
 
 

@@ -98,6 +98,8 @@ class TimesConfig(Config):
     """After three launches that failed, the next is tried so much later."""
     plan_s: float = Field(default=300.0, gt=0)
     """A plan can be applied for so long."""
+    proposal_s: float = Field(default=900.0, gt=0)
+    """A plan that was put before a person can be approved for so long."""
     expires_s: float = Field(default=7 * 86400.0, gt=0)
     """A machine older than this is drained, and replaced if its pool still needs it."""
     dead_man_s: float = Field(default=900.0, ge=0)

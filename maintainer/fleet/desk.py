@@ -32,13 +32,16 @@ from astraflow.contract.fleet import (
     Verdict,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import Proposal, ProposalState
+from maintainer.fleet import guard
+from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import Proposal, is_replacement, judge, may_approve, verdict
+from maintainer.fleet.guard import is_replacement, may_approve, verdict
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.lifecycle import Sight, after
 from maintainer.fleet.planning import Shape, shape
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
-from maintainer.fleet.records import PoolRecord, Record, Reply, Switch
+from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Reply, Switch
 
 KEPT_PLANS = 1000
 KEPT_CHANGES = 16
@@ -54,6 +57,7 @@ class _Judged:
     findings: tuple[Finding, ...]
     is_replacement: bool
     """It counts as no change: what was lost comes back."""
+    evidence: Evidence
 
 
 class Desk:
@@ -91,6 +95,7 @@ class Desk:
             findings=findings,
             created_at=now,
             expires_at=now + fleet.config.times.plan_s,
+            guard_json=judged.evidence.to_json(),
         )
         self._plans[plan.id] = (plan, quote)
         while len(self._plans) > KEPT_PLANS:
@@ -131,13 +136,13 @@ class Desk:
             return replace(pool, version=pool.version + 1, hold_until=until, hold_reason=reason if minutes else "")
 
         what = f"no node of pool {pool_id} is taken away for {minutes:g} minutes" if minutes else f"{pool_id} is free"
-        return await self._noted("hold", what, actor, key, reason, pool=pool_id, of_pool=changes)
+        return await self.noted("hold", what, actor, key, reason, pool=pool_id, of_pool=changes)
 
     async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
         """Tell people something. Raises: InvalidInput for an unknown severity."""
         if severity not in SEVERITIES:
             raise InvalidInput(f"{severity[:40]!r} is no severity: {', '.join(SEVERITIES)}")
-        return await self._noted("escalate", f"{severity}: {reason}", actor, key, reason)
+        return await self.noted("escalate", f"{severity}: {reason}", actor, key, reason)
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Stop agents, or everybody; anybody may, and only an admin lets more happen again. Raises: NotPermitted."""
@@ -150,7 +155,7 @@ class Desk:
             KillScope.ALL: "nothing is launched or retired any more",
         }[scope]
         switch = Switch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
-        return await self._noted("kill_switch", what, actor, key, reason, switch=switch)
+        return await self.noted("kill_switch", what, actor, key, reason, switch=switch)
 
     async def _apply(self, plan: Plan, quote: Quote, *, key: str, asked: str, approver: Actor | None) -> Applied:
 
@@ -162,7 +167,7 @@ class Desk:
                     f"planned for {plan.observed_version}): plan again"
                 )
             judged = self._judged(plan.request, pool, quote)
-            objection = _objection(plan, judged.findings, approver)
+            objection = _objection(plan, judged.findings, approver, is_proposed=plan.id in ledger.waiting)
             if objection:
                 return self._refusal(plan, objection, key), NotPermitted(objection)
             return self._application(plan, pool, judged, quote, key=key, asked=asked, approver=approver)
@@ -198,6 +203,22 @@ class Desk:
         """US dollars an hour of one more machine of a pool. Raises: a provider's errors."""
         return (await self._fleet.provider(spec.provider).quote(self._launch(spec))).usd_per_hour
 
+    def known(self, plan_id: PlanId) -> Plan | None:
+        """A plan that can still be applied."""
+        plan, _ = self._plans.get(plan_id, (None, None))
+        return plan if plan is not None and plan.expires_at >= self._fleet.clock.wall() else None
+
+    def extend(self, plan_id: PlanId, *, until: float) -> Plan:
+        """Have a plan be good for longer: people take their time. Raises: Conflict for one that is not known."""
+        plan, quote = self._plan(plan_id)
+        longer = replace(plan, expires_at=max(plan.expires_at, until))
+        self._plans[plan_id] = (longer, quote)
+        return longer
+
+    def drop(self, plan_id: PlanId) -> None:
+        """Have a plan be good no more."""
+        self._plans.pop(plan_id, None)
+
     def _plan(self, plan_id: PlanId) -> tuple[Plan, Quote]:
         now = self._fleet.clock.wall()
         if plan_id not in self._plans or self._plans[plan_id][0].expires_at < now:
@@ -212,7 +233,7 @@ class Desk:
             first=advice.victims if advice is not None else (),
             speeds=self._fleet.observation.speeds(),
         )
-        proposal = Proposal(
+        proposal = guard.Proposal(
             actor=request.actor,
             target=shaped.target,
             launches=shaped.launches,
@@ -221,10 +242,12 @@ class Desk:
             is_kill=request.is_kill,
         )
         situation = self._fleet.situation(pool)
+        evidence = Evidence(situation=situation, proposal=proposal, limits=self._fleet.limits)
         return _Judged(
             shape=shaped,
-            findings=judge(situation, proposal, self._fleet.limits),
+            findings=evidence.findings(),
             is_replacement=is_replacement(situation, proposal),
+            evidence=evidence,
         )
 
     def _eta_s(self, spec: PoolSpec, shaped: Shape, *, is_kill: bool) -> float:
@@ -253,7 +276,9 @@ class Desk:
         launched = [self._intent(pool.spec, plan.request, quote) for _ in range(shaped.launches)]
         order = Sight.RETIRE if plan.request.is_kill else Sight.DRAIN
         leaving = [self._ordered(victim, order, plan.request) for victim in shaped.victims]
-        message = _sentence(plan, shaped, approver)
+        proposal = self._fleet.ledger.waiting.get(plan.id)
+        needs_approval = proposal is not None or verdict(judged.findings) is Verdict.NEEDS_APPROVAL
+        message = _sentence(plan, shaped, approver if needs_approval else None)
         decision = self._fleet.decision(
             "apply",
             pool=pool.spec.id,
@@ -268,6 +293,7 @@ class Desk:
             launched=tuple(record.id for record in launched),
             retired=tuple(record.id for record in leaving),
             message=message,
+            guard_json=judged.evidence.to_json(),
         )
         changed = replace(
             pool,
@@ -275,8 +301,20 @@ class Desk:
             target=shaped.target,
             changed_at=pool.changed_at if judged.is_replacement else (*pool.changed_at, now)[-KEPT_CHANGES:],
         )
-        reply = self._kept(key, asked, asdict(applied))
-        return Changes(pools=(changed,), records=(*launched, *leaving), decisions=(decision,), reply=reply), applied
+        changes = Changes(
+            pools=(changed,),
+            records=(*launched, *leaving),
+            decisions=(decision,),
+            proposals=self._approved(proposal, approver),
+            reply=self._kept(key, asked, asdict(applied)),
+        )
+        return changes, applied
+
+    def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
+        if proposal is None or approver is None:
+            return ()
+        decided = {"decided_at": self._fleet.clock.wall(), "decided_by": approver.name}
+        return (replace(proposal, state=ProposalState.APPROVED, **decided),)  # type: ignore[arg-type]  # as they are
 
     def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> Record:
         now = self._fleet.clock.wall()
@@ -326,7 +364,7 @@ class Desk:
             options=spec.options,
         )
 
-    async def _noted(
+    async def noted(
         self,
         kind: str,
         message: str,
@@ -337,8 +375,13 @@ class Desk:
         pool: PoolId | None = None,
         of_pool: Callable[[PoolRecord], PoolRecord] | None = None,
         switch: Switch | None = None,
+        order: MaintainerOrder | None = None,
+        proposals: Callable[[], tuple[Proposal, ...]] = tuple,
     ) -> Decision:
-        """A change that is little more than its entry in the journal."""
+        """A change that is little more than its entry in the journal.
+
+        of_pool, proposals: asked for what becomes of the pool and of proposals, when nobody else writes any more.
+        """
         _check_reason(reason)
         asked = _hash(kind, message, actor.name)
 
@@ -346,7 +389,15 @@ class Desk:
             decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
             reply = self._kept(key, asked, asdict(decision) | {"actor": None})
-            return Changes(pools=pools, switch=switch, decisions=(decision,), reply=reply), decision
+            changes = Changes(
+                pools=pools,
+                switch=switch,
+                order=order,
+                proposals=proposals(),
+                decisions=(decision,),
+                reply=reply,
+            )
+            return changes, decision
 
         async with self._turn:
             known = await self._reply(key, asked)
@@ -369,10 +420,12 @@ class Desk:
         return Reply(key=key, asked=asked, reply_json=json.dumps(said), at=self._fleet.clock.wall())
 
 
-def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
+def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None, *, is_proposed: bool) -> str:
     """Why the plan may not be applied; empty when it may."""
     said = verdict(findings)
     hardest = "; ".join(finding.message for finding in findings if finding.verdict is said)
+    if is_proposed and said is Verdict.ALLOWED:
+        said, hardest = Verdict.NEEDS_APPROVAL, "it was put before a person"
     if said is Verdict.REFUSED:
         return hardest
     if said is Verdict.NEEDS_APPROVAL and approver is None:
@@ -388,7 +441,7 @@ def _sentence(plan: Plan, shaped: Shape, approver: Actor | None) -> str:
     parts = [f"from {shaped.nodes} to {shaped.target} nodes"]
     parts += [f"{shaped.launches} launched"] if shaped.launches else []
     parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
-    parts += [f"approved by {approver.name}"] if approver is not None and plan.needs_approval else []
+    parts += [f"approved by {approver.name}"] if approver is not None else []
     return ", ".join(parts)
 
 
@@ -403,6 +456,7 @@ def _applied(said: dict[str, Any]) -> Applied:
         launched=tuple(LaunchId(launch) for launch in said["launched"]),
         retired=tuple(LaunchId(launch) for launch in said["retired"]),
         message=said["message"],
+        guard_json=said.get("guard_json", ""),
     )
 
 

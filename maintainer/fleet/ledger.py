@@ -15,12 +15,22 @@ from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.fleet import Decision, InstanceState, LaunchId
+from astraflow.contract.fleet import Decision, InstanceState, LaunchId, PlanId
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import Proposal, ProposalState
 from astraflow.runtime.database import Database, opened
 from maintainer.fleet import rows
-from maintainer.fleet.records import Orphan, PoolRecord, Record, Reply, Switch
-from maintainer.fleet.tables import DecisionRow, InstanceRow, OrphanRow, PoolRow, ReplyRow, SwitchRow
+from maintainer.fleet.records import MaintainerOrder, Orphan, PoolRecord, Record, Reply, Switch
+from maintainer.fleet.tables import (
+    DecisionRow,
+    InstanceRow,
+    MaintainerRow,
+    OrphanRow,
+    PoolRow,
+    ProposalRow,
+    ReplyRow,
+    SwitchRow,
+)
 
 T = TypeVar("T")
 
@@ -40,6 +50,10 @@ class Ledger:
         self.orphans: dict[tuple[str, str], Orphan] = {}
         """By provider and handle."""
         self.switch = Switch()
+        self.order: MaintainerOrder | None = None
+        """None until people have told the maintainer anything."""
+        self.waiting: dict[PlanId, Proposal] = {}
+        """Proposals that nobody has decided on."""
         self.next_decision = 1
 
     async def load(self, *, now: float) -> Self:
@@ -95,6 +109,13 @@ class Ledger:
         found = await self._database.do(lambda session: session.exec(query).all())
         return tuple(rows.decision(row) for row in found[:limit]), len(found) > limit
 
+    async def proposals(self, *, before: str, limit: int) -> tuple[tuple[Proposal, ...], bool]:
+        """Newest first, and whether there are older ones. before: a plan's id; empty for the newest."""
+        query = select(ProposalRow).order_by(col(ProposalRow.plan).desc()).limit(limit + 1)
+        query = query.where(ProposalRow.plan < before) if before else query
+        found = await self._database.do(lambda session: session.exec(query).all())
+        return tuple(rows.proposal(row) for row in found[:limit]), len(found) > limit
+
     def _load(self, session: Session, now: float) -> None:
         self.pools = {pool.spec.id: pool for pool in map(rows.pool, session.exec(select(PoolRow)).all())}
         recent = col(InstanceRow.gone_at).is_(None) | (col(InstanceRow.gone_at) > now - SPENT_S)
@@ -104,6 +125,10 @@ class Ledger:
         self.orphans = {(orphan.provider, orphan.handle): orphan for orphan in orphans}
         switch = session.get(SwitchRow, 1)
         self.switch = rows.switch(switch) if switch is not None else Switch()
+        order = session.get(MaintainerRow, 1)
+        self.order = rows.order(order) if order is not None else None
+        undecided = select(ProposalRow).where(ProposalRow.state == ProposalState.WAITING.value)
+        self.waiting = {proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(undecided).all())}
         self.next_decision = (session.exec(select(func.max(DecisionRow.ordinal))).one() or 0) + 1
 
     def _show(self, changes: "Changes") -> None:
@@ -113,6 +138,11 @@ class Ledger:
         for key in changes.forgotten:
             self.orphans.pop(key, None)
         self.switch = changes.switch or self.switch
+        self.order = changes.order or self.order
+        for proposal in changes.proposals:
+            self.waiting.pop(proposal.plan.id, None)
+            if proposal.state is ProposalState.WAITING:
+                self.waiting[proposal.plan.id] = proposal
         self.next_decision += len(changes.decisions)
         self._forget_long_gone(max((record.instance.gone_at or 0.0 for record in changes.records), default=0.0))
 
@@ -134,6 +164,8 @@ class Changes:
         orphans: tuple[Orphan, ...] = (),
         forgotten: tuple[tuple[str, str], ...] = (),
         switch: Switch | None = None,
+        order: MaintainerOrder | None = None,
+        proposals: tuple[Proposal, ...] = (),
         reply: Reply | None = None,
     ) -> None:
         self.pools = pools
@@ -142,11 +174,12 @@ class Changes:
         self.orphans = orphans
         self.forgotten = forgotten
         self.switch = switch
+        self.order = order
+        self.proposals = proposals
         self.reply = reply
 
     def __bool__(self) -> bool:
-        kept = (self.pools, self.records, self.decisions, self.orphans, self.forgotten, self.switch, self.reply)
-        return any(kept)
+        return any(vars(self).values())
 
     def write(self, session: Session) -> None:
         """In the session's transaction."""
@@ -161,6 +194,10 @@ class Changes:
             session.exec(delete(OrphanRow).where(col(OrphanRow.provider) == provider, col(OrphanRow.handle) == handle))
         if self.switch is not None:
             session.merge(rows.switch_row(self.switch))
+        if self.order is not None:
+            session.merge(rows.order_row(self.order))
+        for proposal in self.proposals:
+            session.merge(rows.proposal_row(proposal))
         if self.reply is not None:
             session.add(rows.reply_row(self.reply))
 

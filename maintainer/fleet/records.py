@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from astraflow.contract.fleet import Instance, KillScope, LaunchId, PoolSpec
+from astraflow.contract.maintenance import MaintainerMode
 from maintainer.fleet.providers.base import LaunchSpec
 
 
@@ -60,6 +61,16 @@ class Switch:
 
     scope: KillScope = KillScope.NONE
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainerOrder:
+    """What people told the maintainer last."""
+
+    mode: MaintainerMode
+    by: str
+    reason: str
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,36 @@ from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.advice import Mode
-from astraflow.contract.fleet import Actor, Decision, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role
+from astraflow.contract.fleet import (
+    Actor,
+    Decision,
+    Finding,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    PoolSpec,
+    Role,
+    Verdict,
+)
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerMode, Proposal, ProposalState, TranscriptEntry
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
-from maintainer.fleet.records import Orphan, PoolRecord, Record, Reply, Switch
-from maintainer.fleet.tables import DecisionRow, InstanceRow, OrphanRow, PoolRow, ReplyRow, SwitchRow
+from maintainer.fleet.records import MaintainerOrder, Orphan, PoolRecord, Record, Reply, Switch
+from maintainer.fleet.tables import (
+    DecisionRow,
+    EntryRow,
+    InstanceRow,
+    MaintainerRow,
+    OrphanRow,
+    PoolRow,
+    ProposalRow,
+    ReplyRow,
+    SwitchRow,
+)
 
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
@@ -17,6 +42,8 @@ _INSTANCE = (
 )
 _RECORD = ("tries", "next_try_at", "missed", "is_told")
 _POOL = ("version", "target", "hold_until", "hold_reason", "failures", "breaker_until")
+_PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
+_ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
 
 
 def pool_row(pool: PoolRecord) -> PoolRow:
@@ -106,6 +133,72 @@ def reply_row(reply: Reply) -> ReplyRow:
 def reply(row: ReplyRow) -> Reply:
     """Row -> reply."""
     return Reply(key=row.key, asked=row.asked, reply_json=row.reply_json, at=row.at)
+
+
+def proposal_row(proposal: Proposal) -> ProposalRow:
+    """Proposal -> row."""
+    plan = proposal.plan
+    return ProposalRow(
+        plan=plan.id,
+        pool=plan.request.pool,
+        state=proposal.state.value,
+        plan_json=json.dumps(asdict(plan), default=lambda choice: choice.value),
+        actor=proposal.proposed_by.name,
+        role=proposal.proposed_by.role.value,
+        **_taken(proposal, _PROPOSAL),
+    )
+
+
+def proposal(row: ProposalRow) -> Proposal:
+    """Row -> proposal."""
+    return Proposal(
+        plan=_plan(row.plan_json),
+        state=ProposalState(row.state),
+        proposed_by=Actor(name=row.actor, role=Role(row.role)),
+        **_taken(row, _PROPOSAL),
+    )
+
+
+def order_row(order: MaintainerOrder) -> MaintainerRow:
+    """What people told the maintainer -> row."""
+    return MaintainerRow(id=1, mode=order.mode.value, **_taken(order, ("by", "reason", "at")))
+
+
+def order(row: MaintainerRow) -> MaintainerOrder:
+    """Row -> what people told the maintainer."""
+    return MaintainerOrder(mode=MaintainerMode(row.mode), **_taken(row, ("by", "reason", "at")))
+
+
+def entry_row(entry: TranscriptEntry, chain: str) -> EntryRow:
+    """Entry of a transcript -> row."""
+    return EntryRow(chain=chain, body_json=json.dumps(dict(entry.body)), **_taken(entry, _ENTRY))
+
+
+def entry(row: EntryRow) -> TranscriptEntry:
+    """Row -> entry of a transcript."""
+    return TranscriptEntry(body=json.loads(row.body_json), **_taken(row, _ENTRY))
+
+
+def _plan(text: str) -> Plan:
+    said = json.loads(text)
+    asked = said["request"]
+    request = PlanRequest(
+        **asked
+        | {
+            "pool": PoolId(asked["pool"]),
+            "actor": Actor(name=asked["actor"]["name"], role=Role(asked["actor"]["role"])),
+            "retire": tuple(LaunchId(launch) for launch in asked["retire"]),
+        }
+    )
+    findings = tuple(Finding(**one | {"verdict": Verdict(one["verdict"])}) for one in said["findings"])
+    read = {
+        "id": PlanId(said["id"]),
+        "request": request,
+        "victims": tuple(LaunchId(victim) for victim in said["victims"]),
+        "verdict": Verdict(said["verdict"]),
+        "findings": findings,
+    }
+    return Plan(**said | read)
 
 
 def _launch(text: str) -> LaunchSpec:

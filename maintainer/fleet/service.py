@@ -16,6 +16,7 @@ from astraflow.client.connect import connect_control
 from astraflow.contract.fleet import FleetStatus, KillScope
 from astraflow.runtime.aio import periodic, retry
 from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
@@ -27,8 +28,10 @@ from maintainer.fleet.fleet import ITSELF, Fleet
 from maintainer.fleet.follower import Follower
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
+from maintainer.fleet.liaison import Liaison
 from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.observation import AdviceSource, Observation, Steering, reported_advice
+from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
@@ -92,7 +95,7 @@ async def serve(
             join_address=join_address,
         )
         await seed_pools(fleet)
-        service = Service(fleet, control)
+        service = Service(fleet, control, database)
         async with serving(
             listen, lambda server: add_FleetPlaneServicer_to_server(service.servicer, server)
         ) as address:
@@ -103,7 +106,7 @@ async def serve(
 class Service:
     """The loops, and what they share."""
 
-    def __init__(self, fleet: Fleet, steering: Steering) -> None:
+    def __init__(self, fleet: Fleet, steering: Steering, database: Database) -> None:
         self._fleet = fleet
         self._steering = steering
         self._desk = Desk(fleet)
@@ -112,7 +115,14 @@ class Service:
         self._follower = Follower(fleet, self._desk)
         self._is_due = asyncio.Event()
         self._is_ending = False
-        self.servicer = FleetPlaneServicer(self._desk, fleet.ledger, self._status, self._is_due.set)
+        self.servicer = FleetPlaneServicer(
+            self._desk,
+            Proposals(fleet, self._desk),
+            Liaison(fleet, self._desk, database),
+            fleet.ledger,
+            self._status,
+            self._is_due.set,
+        )
 
     async def run(self) -> None:
         """Until cancelled."""

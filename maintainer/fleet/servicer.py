@@ -9,6 +9,7 @@ from astraflow.access.callers import current_caller
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, Role
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerMode
 from astraflow.wire.codec_fleet import (
     choice,
     decode_actor,
@@ -21,10 +22,20 @@ from astraflow.wire.codec_fleet import (
     encode_pool,
     encode_status,
 )
+from astraflow.wire.codec_maintenance import (
+    decode_entry,
+    decode_maintainer_status,
+    encode_entry,
+    encode_maintainer,
+    encode_orders,
+    encode_proposal,
+)
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
 from maintainer.fleet.desk import Desk
 from maintainer.fleet.ledger import Ledger
+from maintainer.fleet.liaison import Liaison
+from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Invalid, ProviderError
 
 MAX_PAGE = 1000
@@ -34,9 +45,17 @@ class FleetPlaneServicer(Base):
     """One for the service. on_change: called after each change, so that what it intends is carried out at once."""
 
     def __init__(
-        self, desk: Desk, ledger: Ledger, status: Callable[[], FleetStatus], on_change: Callable[[], None]
+        self,
+        desk: Desk,
+        proposals: Proposals,
+        liaison: Liaison,
+        ledger: Ledger,
+        status: Callable[[], FleetStatus],
+        on_change: Callable[[], None],
     ) -> None:
         self._desk = desk
+        self._proposals = proposals
+        self._liaison = liaison
         self._ledger = ledger
         self._status = status
         self._on_change = on_change
@@ -91,6 +110,43 @@ class FleetPlaneServicer(Base):
             pool=request.pool, before=before, limit=_page(request.limit)
         )
         return pb.DecisionsReply(decisions=[encode_decision(decision) for decision in decisions], has_older=has_older)
+
+    async def ProposePlan(self, request: pb.ProposePlanRequest, context: Any) -> pb.FleetProposal:  # noqa: N802 (the service's name)
+        return encode_proposal(await self._proposals.propose(PlanId(request.plan), **_mutation(request.mutation)))
+
+    async def RejectPlan(self, request: pb.RejectPlanRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        return encode_decision(await self._proposals.reject(PlanId(request.plan), **_mutation(request.mutation)))
+
+    async def Proposals(self, request: pb.ProposalsRequest, context: Any) -> pb.ProposalsReply:  # noqa: N802 (the service's name)
+        found, has_older = await self._proposals.page(
+            only_waiting=request.only_waiting, before=request.before, limit=_page(request.limit)
+        )
+        return pb.ProposalsReply(proposals=[encode_proposal(proposal) for proposal in found], has_older=has_older)
+
+    async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        decision = await self._liaison.hand_over(request.message, pool=request.pool, **_mutation(request.mutation))
+        return encode_decision(decision)
+
+    async def BeatMaintainer(self, request: pb.FleetMaintainerStatus, context: Any) -> pb.MaintainerOrders:  # noqa: N802 (the service's name)
+        return encode_orders(self._liaison.beat(decode_maintainer_status(request)))
+
+    async def GetMaintainer(self, request: pb.GetMaintainerRequest, context: Any) -> pb.FleetMaintainer:  # noqa: N802 (the service's name)
+        return encode_maintainer(self._liaison.view())
+
+    async def SetMaintainerMode(self, request: pb.SetMaintainerModeRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
+        mode = choice(MaintainerMode, request.mode)
+        return encode_decision(await self._liaison.set_mode(mode, **_mutation(request.mutation)))
+
+    async def KeepTranscript(self, request: pb.KeepTranscriptRequest, context: Any) -> pb.KeepTranscriptReply:  # noqa: N802 (the service's name)
+        entries = tuple(decode_entry(entry) for entry in request.entries)
+        return pb.KeepTranscriptReply(next_ordinal=await self._liaison.keep(request.chain, entries))
+
+    async def Transcript(self, request: pb.TranscriptRequest, context: Any) -> pb.TranscriptReply:  # noqa: N802 (the service's name)
+        before = request.before if request.HasField("before") else None
+        chain, entries, has_older = await self._liaison.page(
+            chain=request.chain, wake=request.wake, before=before, limit=_page(request.limit)
+        )
+        return pb.TranscriptReply(chain=chain, entries=[encode_entry(entry) for entry in entries], has_older=has_older)
 
 
 def _mutation(message: pb.FleetMutation) -> dict[str, Any]:

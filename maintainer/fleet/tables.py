@@ -104,3 +104,50 @@ class SwitchRow(SQLModel, table=True):
     id: int = Field(primary_key=True)
     scope: str
     reason: str
+
+
+class ProposalRow(SQLModel, table=True):
+    """A plan that waits, or waited, for a person."""
+
+    __tablename__ = "fleet_proposals"
+
+    plan: str = Field(primary_key=True)
+    pool: str = Field(index=True)
+    state: str = Field(index=True)
+    plan_json: str
+    proposed_at: float
+    actor: str
+    role: str
+    decided_at: float | None = None
+    decided_by: str
+    decision_reason: str
+
+
+class MaintainerRow(SQLModel, table=True):
+    """What people told the maintainer."""
+
+    __tablename__ = "fleet_maintainer"
+
+    id: int = Field(primary_key=True)
+    mode: str
+    by: str
+    reason: str
+    at: float
+
+
+class EntryRow(SQLModel, table=True):
+    """One entry of a maintainer's transcript: a copy. The latest stay."""
+
+    __tablename__ = "fleet_transcript"
+
+    place: int | None = Field(default=None, primary_key=True)
+    """Grows over all transcripts."""
+    chain: str = Field(index=True)
+    """Hash of the first entry of its transcript."""
+    ordinal: int
+    at: float
+    wake: str = Field(index=True)
+    kind: str
+    body_json: str
+    previous: str
+    hash: str

@@ -48,9 +48,20 @@ def test_every_command_explains_itself(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web", "fleet"])
+@pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web", "fleet", "maintainer"])
 def test_every_role_explains_itself(role: str) -> None:
     assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["run", "once", "prompt", "replay", "status", "mode"])
+def test_every_command_of_the_maintainer_explains_itself(command: str) -> None:
+    assert CliRunner().invoke(app, ["maintainer", command, "--help"]).exit_code == 0
+
+
+def test_a_maintainer_without_a_fleet_service_is_told_so(cli: Cli, tmp_path: Path) -> None:
+    code, said = cli("run", "reverse/sort", "--maintainer", "scripted", "--no-web", "--run-dir", str(tmp_path / "run"))
+    assert code != 0
+    assert "--maintainer goes with --fleet" in said
 
 
 def test_recipes_are_listed_with_what_they_do() -> None:

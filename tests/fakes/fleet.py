@@ -44,7 +44,9 @@ async def running_fleet(
     given: PoolSpec = replace(spec(), **(pool or {}))
     parts = await build(directory, pool=given, clock=ManualClock(time.time()), **changes)
     running = RunningFleet(address="", parts=parts)
-    plane = FleetPlaneServicer(parts.desk, parts.ledger, lambda: running.status(), lambda: None)
+    plane = FleetPlaneServicer(
+        parts.desk, parts.proposals, parts.liaison, parts.ledger, lambda: running.status(), lambda: None
+    )
     if nodes:
         parts.fleet.observation.take(parts.run.report())
         await parts.want(nodes)

@@ -31,6 +31,13 @@ from astraflow.contract.fleet import (
 from astraflow.contract.ids import NodeId
 from astraflow.contract.links import LinkReport
 from astraflow.contract.lookups import EventQuery, GroupQuery, SampledGroup, TrajectoryQuery
+from astraflow.contract.maintenance import (
+    Maintainer,
+    MaintainerOrders,
+    MaintainerStatus,
+    Proposal,
+    TranscriptEntry,
+)
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
 from astraflow.contract.reports import Event, Report, SampledTrajectory
@@ -45,6 +52,7 @@ from astraflow.wire import (
     codec_evaluations,
     codec_fleet,
     codec_lookups,
+    codec_maintenance,
     codec_partials,
     codec_weights,
 )
@@ -91,6 +99,11 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_fleet, "plan"): (Plan, fleet_plane_pb2.FleetPlan),
     (codec_fleet, "applied"): (Applied, fleet_plane_pb2.AppliedPlan),
     (codec_fleet, "decision"): (Decision, fleet_plane_pb2.FleetDecision),
+    (codec_maintenance, "maintainer_status"): (MaintainerStatus, fleet_plane_pb2.FleetMaintainerStatus),
+    (codec_maintenance, "orders"): (MaintainerOrders, fleet_plane_pb2.MaintainerOrders),
+    (codec_maintenance, "maintainer"): (Maintainer, fleet_plane_pb2.FleetMaintainer),
+    (codec_maintenance, "proposal"): (Proposal, fleet_plane_pb2.FleetProposal),
+    (codec_maintenance, "entry"): (TranscriptEntry, fleet_plane_pb2.FleetTranscriptEntry),
 }
 """Codecs of one value and one message; those of another shape have tests of their own below."""
 
@@ -117,6 +130,7 @@ def test_no_codec_is_left_out() -> None:
             codec_data,
             codec_evaluations,
             codec_fleet,
+            codec_maintenance,
             codec_lookups,
             codec_partials,
             codec_weights,

@@ -27,16 +27,20 @@ METHODS = {
     for method in service.methods
 }
 
-READ = "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf GetFleet Instances Decisions"
-POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch"
+READ = (
+    "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf GetFleet Instances Decisions "
+    "Proposals GetMaintainer Transcript"
+)
+POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",
     Role.TRAINER: "Enroll Attach PullBatch ReportStep Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken "
-    f"RevokeJoinToken RevokeCredential {POOLS}",
-    Role.AGENT: f"Enroll {READ} Versions DrainNode MintJoinToken RevokeJoinToken RevokeCredential {POOLS}",
+    f"RevokeJoinToken RevokeCredential RejectPlan SetMaintainerMode {POOLS}",
+    Role.AGENT: f"Enroll {READ} Versions DrainNode MintJoinToken RevokeJoinToken RevokeCredential BeatMaintainer "
+    f"KeepTranscript {POOLS}",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Written down again, by hand: what changes in the table has to be meant."""

@@ -503,6 +503,7 @@ class FleetPlan(_message.Message):
     FINDINGS_FIELD_NUMBER: _builtins.int
     CREATED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    GUARD_JSON_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     observed_version: _builtins.int
     nodes: _builtins.int
@@ -514,6 +515,8 @@ class FleetPlan(_message.Message):
     """allowed, needs_approval, refused."""
     created_at: _builtins.float
     expires_at: _builtins.float
+    guard_json: _builtins.str
+    """JSON: all that the guard was told, so that it can be asked again."""
     @_builtins.property
     def request(self) -> Global___PlanChangeRequest: ...
     @_builtins.property
@@ -536,10 +539,11 @@ class FleetPlan(_message.Message):
         findings: _abc.Iterable[Global___FleetFinding] | None = ...,
         created_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
+        guard_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -582,9 +586,12 @@ class AppliedPlan(_message.Message):
     LAUNCHED_FIELD_NUMBER: _builtins.int
     RETIRED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    GUARD_JSON_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     decision: _builtins.int
     message: _builtins.str
+    guard_json: _builtins.str
+    """JSON: all that the guard was told when it was applied."""
     @_builtins.property
     def launched(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -597,10 +604,11 @@ class AppliedPlan(_message.Message):
         launched: _abc.Iterable[_builtins.str] | None = ...,
         retired: _abc.Iterable[_builtins.str] | None = ...,
         message: _builtins.str = ...,
+        guard_json: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "launched", b"launched", "message", b"message", "plan", b"plan", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "guard_json", b"guard_json", "launched", b"launched", "message", b"message", "plan", b"plan", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -824,3 +832,539 @@ class DecisionsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecisionsReply: _TypeAlias = DecisionsReply  # noqa: Y015
+
+@_typing.final
+class ProposePlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    MUTATION_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposePlanRequest: _TypeAlias = ProposePlanRequest  # noqa: Y015
+
+@_typing.final
+class RejectPlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    MUTATION_FIELD_NUMBER: _builtins.int
+    plan: _builtins.str
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        plan: _builtins.str = ...,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RejectPlanRequest: _TypeAlias = RejectPlanRequest  # noqa: Y015
+
+@_typing.final
+class FleetProposal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PROPOSED_AT_FIELD_NUMBER: _builtins.int
+    PROPOSED_BY_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
+    DECISION_REASON_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """waiting, approved, rejected, expired, overtaken."""
+    proposed_at: _builtins.float
+    decided_at: _builtins.float
+    decided_by: _builtins.str
+    decision_reason: _builtins.str
+    @_builtins.property
+    def plan(self) -> Global___FleetPlan: ...
+    @_builtins.property
+    def proposed_by(self) -> Global___FleetActor: ...
+    def __init__(
+        self,
+        *,
+        plan: Global___FleetPlan | None = ...,
+        state: _builtins.str = ...,
+        proposed_at: _builtins.float = ...,
+        proposed_by: Global___FleetActor | None = ...,
+        decided_at: _builtins.float | None = ...,
+        decided_by: _builtins.str = ...,
+        decision_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_decided_at", b"_decided_at", "decided_at", b"decided_at", "plan", b"plan", "proposed_by", b"proposed_by"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decided_at", b"_decided_at", "decided_at", b"decided_at", "decided_by", b"decided_by", "decision_reason", b"decision_reason", "plan", b"plan", "proposed_at", b"proposed_at", "proposed_by", b"proposed_by", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__decided_at: _TypeAlias = _typing.Literal["decided_at"]  # noqa: Y015
+    _WhichOneofArgType__decided_at: _TypeAlias = _typing.Literal["_decided_at", b"_decided_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decided_at) -> _WhichOneofReturnType__decided_at | None: ...
+
+Global___FleetProposal: _TypeAlias = FleetProposal  # noqa: Y015
+
+@_typing.final
+class ProposalsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ONLY_WAITING_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    only_waiting: _builtins.bool
+    before: _builtins.str
+    """Plans with smaller ids than this one, for paging: ids grow with time."""
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        only_waiting: _builtins.bool = ...,
+        before: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "limit", b"limit", "only_waiting", b"only_waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalsRequest: _TypeAlias = ProposalsRequest  # noqa: Y015
+
+@_typing.final
+class ProposalsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROPOSALS_FIELD_NUMBER: _builtins.int
+    HAS_OLDER_FIELD_NUMBER: _builtins.int
+    has_older: _builtins.bool
+    @_builtins.property
+    def proposals(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetProposal]: ...
+    def __init__(
+        self,
+        *,
+        proposals: _abc.Iterable[Global___FleetProposal] | None = ...,
+        has_older: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_older", b"has_older", "proposals", b"proposals"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposalsReply: _TypeAlias = ProposalsReply  # noqa: Y015
+
+@_typing.final
+class HandOverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    MUTATION_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    message: _builtins.str
+    """What was done, and what came of it."""
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        message: _builtins.str = ...,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "mutation", b"mutation", "pool", b"pool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
+
+@_typing.final
+class FleetBudget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SCOPE_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    USED_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    scope: _builtins.str
+    """wake, day."""
+    unit: _builtins.str
+    used: _builtins.float
+    limit: _builtins.float
+    def __init__(
+        self,
+        *,
+        scope: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        used: _builtins.float = ...,
+        limit: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "scope", b"scope", "unit", b"unit", "used", b"used"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetBudget: _TypeAlias = FleetBudget  # noqa: Y015
+
+@_typing.final
+class FleetMaintainerStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RUN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    IS_SIMULATED_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    LAST_WAKE_AT_FIELD_NUMBER: _builtins.int
+    LAST_WAKE_FIELD_NUMBER: _builtins.int
+    LAST_SIGNALS_FIELD_NUMBER: _builtins.int
+    NEXT_WAKE_AT_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
+    PROMPT_HASH_FIELD_NUMBER: _builtins.int
+    TOOLS_HASH_FIELD_NUMBER: _builtins.int
+    TROUBLES_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    model: _builtins.str
+    is_simulated: _builtins.bool
+    state: _builtins.str
+    """sleeping, awake, backing_off, over_budget, stopped."""
+    mode: _builtins.str
+    """off, shadow, propose, auto."""
+    at: _builtins.float
+    started_at: _builtins.float
+    last_wake_at: _builtins.float
+    last_wake: _builtins.str
+    next_wake_at: _builtins.float
+    prompt_hash: _builtins.str
+    tools_hash: _builtins.str
+    @_builtins.property
+    def last_signals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def budgets(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetBudget]: ...
+    @_builtins.property
+    def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        model: _builtins.str = ...,
+        is_simulated: _builtins.bool = ...,
+        state: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        at: _builtins.float = ...,
+        started_at: _builtins.float = ...,
+        last_wake_at: _builtins.float | None = ...,
+        last_wake: _builtins.str = ...,
+        last_signals: _abc.Iterable[_builtins.str] | None = ...,
+        next_wake_at: _builtins.float | None = ...,
+        budgets: _abc.Iterable[Global___FleetBudget] | None = ...,
+        counters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        prompt_hash: _builtins.str = ...,
+        tools_hash: _builtins.str = ...,
+        troubles: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "last_wake_at", b"last_wake_at", "next_wake_at", b"next_wake_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "at", b"at", "budgets", b"budgets", "counters", b"counters", "is_simulated", b"is_simulated", "last_signals", b"last_signals", "last_wake", b"last_wake", "last_wake_at", b"last_wake_at", "mode", b"mode", "model", b"model", "next_wake_at", b"next_wake_at", "prompt_hash", b"prompt_hash", "run", b"run", "started_at", b"started_at", "state", b"state", "tools_hash", b"tools_hash", "troubles", b"troubles"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_wake_at: _TypeAlias = _typing.Literal["last_wake_at"]  # noqa: Y015
+    _WhichOneofArgType__last_wake_at: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at"]  # noqa: Y015
+    _WhichOneofReturnType__next_wake_at: _TypeAlias = _typing.Literal["next_wake_at"]  # noqa: Y015
+    _WhichOneofArgType__next_wake_at: _TypeAlias = _typing.Literal["_next_wake_at", b"_next_wake_at"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_wake_at) -> _WhichOneofReturnType__last_wake_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_wake_at) -> _WhichOneofReturnType__next_wake_at | None: ...
+
+Global___FleetMaintainerStatus: _TypeAlias = FleetMaintainerStatus  # noqa: Y015
+
+@_typing.final
+class MaintainerOrders(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    KILL_FIELD_NUMBER: _builtins.int
+    KILL_REASON_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    kill: _builtins.str
+    """none, agents, all."""
+    kill_reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        kill: _builtins.str = ...,
+        kill_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kill", b"kill", "kill_reason", b"kill_reason", "mode", b"mode"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MaintainerOrders: _TypeAlias = MaintainerOrders  # noqa: Y015
+
+@_typing.final
+class GetMaintainerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMaintainerRequest: _TypeAlias = GetMaintainerRequest  # noqa: Y015
+
+@_typing.final
+class FleetMaintainer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    MODE_BY_FIELD_NUMBER: _builtins.int
+    MODE_REASON_FIELD_NUMBER: _builtins.int
+    MODE_AT_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    STATUS_AGE_S_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    mode_by: _builtins.str
+    mode_reason: _builtins.str
+    mode_at: _builtins.float
+    status_age_s: _builtins.float
+    @_builtins.property
+    def status(self) -> Global___FleetMaintainerStatus: ...
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        mode_by: _builtins.str = ...,
+        mode_reason: _builtins.str = ...,
+        mode_at: _builtins.float | None = ...,
+        status: Global___FleetMaintainerStatus | None = ...,
+        status_age_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_mode_at", b"_mode_at", "_status_age_s", b"_status_age_s", "mode_at", b"mode_at", "status", b"status", "status_age_s", b"status_age_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_mode_at", b"_mode_at", "_status_age_s", b"_status_age_s", "mode", b"mode", "mode_at", b"mode_at", "mode_by", b"mode_by", "mode_reason", b"mode_reason", "status", b"status", "status_age_s", b"status_age_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__mode_at: _TypeAlias = _typing.Literal["mode_at"]  # noqa: Y015
+    _WhichOneofArgType__mode_at: _TypeAlias = _typing.Literal["_mode_at", b"_mode_at"]  # noqa: Y015
+    _WhichOneofReturnType__status_age_s: _TypeAlias = _typing.Literal["status_age_s"]  # noqa: Y015
+    _WhichOneofArgType__status_age_s: _TypeAlias = _typing.Literal["_status_age_s", b"_status_age_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mode_at) -> _WhichOneofReturnType__mode_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__status_age_s) -> _WhichOneofReturnType__status_age_s | None: ...
+
+Global___FleetMaintainer: _TypeAlias = FleetMaintainer  # noqa: Y015
+
+@_typing.final
+class SetMaintainerModeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    MUTATION_FIELD_NUMBER: _builtins.int
+    mode: _builtins.str
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        mode: _builtins.str = ...,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "mutation", b"mutation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetMaintainerModeRequest: _TypeAlias = SetMaintainerModeRequest  # noqa: Y015
+
+@_typing.final
+class FleetTranscriptEntry(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    WAKE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    BODY_JSON_FIELD_NUMBER: _builtins.int
+    PREVIOUS_FIELD_NUMBER: _builtins.int
+    HASH_FIELD_NUMBER: _builtins.int
+    ordinal: _builtins.int
+    at: _builtins.float
+    wake: _builtins.str
+    kind: _builtins.str
+    body_json: _builtins.str
+    """A JSON object."""
+    previous: _builtins.str
+    hash: _builtins.str
+    def __init__(
+        self,
+        *,
+        ordinal: _builtins.int = ...,
+        at: _builtins.float = ...,
+        wake: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        body_json: _builtins.str = ...,
+        previous: _builtins.str = ...,
+        hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "body_json", b"body_json", "hash", b"hash", "kind", b"kind", "ordinal", b"ordinal", "previous", b"previous", "wake", b"wake"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetTranscriptEntry: _TypeAlias = FleetTranscriptEntry  # noqa: Y015
+
+@_typing.final
+class KeepTranscriptRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    chain: _builtins.str
+    """Hash of the transcript's first entry: which transcript it is."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetTranscriptEntry]: ...
+    def __init__(
+        self,
+        *,
+        chain: _builtins.str = ...,
+        entries: _abc.Iterable[Global___FleetTranscriptEntry] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepTranscriptRequest: _TypeAlias = KeepTranscriptRequest  # noqa: Y015
+
+@_typing.final
+class KeepTranscriptReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NEXT_ORDINAL_FIELD_NUMBER: _builtins.int
+    next_ordinal: _builtins.int
+    """Of the entry that is wanted next."""
+    def __init__(
+        self,
+        *,
+        next_ordinal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_ordinal", b"next_ordinal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KeepTranscriptReply: _TypeAlias = KeepTranscriptReply  # noqa: Y015
+
+@_typing.final
+class TranscriptRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    WAKE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    chain: _builtins.str
+    """The latest transcript when empty."""
+    wake: _builtins.str
+    """All wakes when empty."""
+    before: _builtins.int
+    limit: _builtins.int
+    def __init__(
+        self,
+        *,
+        chain: _builtins.str = ...,
+        wake: _builtins.str = ...,
+        before: _builtins.int | None = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "before", b"before", "chain", b"chain", "limit", b"limit", "wake", b"wake"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
+    _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__before) -> _WhichOneofReturnType__before | None: ...
+
+Global___TranscriptRequest: _TypeAlias = TranscriptRequest  # noqa: Y015
+
+@_typing.final
+class TranscriptReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    HAS_OLDER_FIELD_NUMBER: _builtins.int
+    chain: _builtins.str
+    has_older: _builtins.bool
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetTranscriptEntry]: ...
+    def __init__(
+        self,
+        *,
+        chain: _builtins.str = ...,
+        entries: _abc.Iterable[Global___FleetTranscriptEntry] | None = ...,
+        has_older: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "entries", b"entries", "has_older", b"has_older"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscriptReply: _TypeAlias = TranscriptReply  # noqa: Y015

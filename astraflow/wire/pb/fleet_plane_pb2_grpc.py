@@ -81,6 +81,51 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.DecisionsRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.DecisionsReply.FromString,
                 _registered_method=True)
+        self.ProposePlan = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/ProposePlan',
+                request_serializer=fleet__plane__pb2.ProposePlanRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetProposal.FromString,
+                _registered_method=True)
+        self.RejectPlan = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/RejectPlan',
+                request_serializer=fleet__plane__pb2.RejectPlanRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
+                _registered_method=True)
+        self.Proposals = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/Proposals',
+                request_serializer=fleet__plane__pb2.ProposalsRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.ProposalsReply.FromString,
+                _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/HandOver',
+                request_serializer=fleet__plane__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
+                _registered_method=True)
+        self.BeatMaintainer = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/BeatMaintainer',
+                request_serializer=fleet__plane__pb2.FleetMaintainerStatus.SerializeToString,
+                response_deserializer=fleet__plane__pb2.MaintainerOrders.FromString,
+                _registered_method=True)
+        self.GetMaintainer = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/GetMaintainer',
+                request_serializer=fleet__plane__pb2.GetMaintainerRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetMaintainer.FromString,
+                _registered_method=True)
+        self.SetMaintainerMode = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/SetMaintainerMode',
+                request_serializer=fleet__plane__pb2.SetMaintainerModeRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
+                _registered_method=True)
+        self.KeepTranscript = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/KeepTranscript',
+                request_serializer=fleet__plane__pb2.KeepTranscriptRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.KeepTranscriptReply.FromString,
+                _registered_method=True)
+        self.Transcript = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/Transcript',
+                request_serializer=fleet__plane__pb2.TranscriptRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.TranscriptReply.FromString,
+                _registered_method=True)
 
 
 class FleetPlaneServicer:
@@ -145,6 +190,66 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposePlan(self, request, context):
+        """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RejectPlan(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Proposals(self, request, context):
+        """Newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HandOver(self, request, context):
+        """A note for whoever comes next, in the journal.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeatMaintainer(self, request, context):
+        """The maintainer says how it is, once a second, and is told what to go by.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMaintainer(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetMaintainerMode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def KeepTranscript(self, request, context):
+        """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Transcript(self, request, context):
+        """Newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -192,6 +297,51 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     servicer.Decisions,
                     request_deserializer=fleet__plane__pb2.DecisionsRequest.FromString,
                     response_serializer=fleet__plane__pb2.DecisionsReply.SerializeToString,
+            ),
+            'ProposePlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposePlan,
+                    request_deserializer=fleet__plane__pb2.ProposePlanRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetProposal.SerializeToString,
+            ),
+            'RejectPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.RejectPlan,
+                    request_deserializer=fleet__plane__pb2.RejectPlanRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
+            ),
+            'Proposals': grpc.unary_unary_rpc_method_handler(
+                    servicer.Proposals,
+                    request_deserializer=fleet__plane__pb2.ProposalsRequest.FromString,
+                    response_serializer=fleet__plane__pb2.ProposalsReply.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=fleet__plane__pb2.HandOverRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
+            ),
+            'BeatMaintainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeatMaintainer,
+                    request_deserializer=fleet__plane__pb2.FleetMaintainerStatus.FromString,
+                    response_serializer=fleet__plane__pb2.MaintainerOrders.SerializeToString,
+            ),
+            'GetMaintainer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMaintainer,
+                    request_deserializer=fleet__plane__pb2.GetMaintainerRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetMaintainer.SerializeToString,
+            ),
+            'SetMaintainerMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetMaintainerMode,
+                    request_deserializer=fleet__plane__pb2.SetMaintainerModeRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
+            ),
+            'KeepTranscript': grpc.unary_unary_rpc_method_handler(
+                    servicer.KeepTranscript,
+                    request_deserializer=fleet__plane__pb2.KeepTranscriptRequest.FromString,
+                    response_serializer=fleet__plane__pb2.KeepTranscriptReply.SerializeToString,
+            ),
+            'Transcript': grpc.unary_unary_rpc_method_handler(
+                    servicer.Transcript,
+                    request_deserializer=fleet__plane__pb2.TranscriptRequest.FromString,
+                    response_serializer=fleet__plane__pb2.TranscriptReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -439,6 +589,249 @@ class FleetPlane:
             '/astraflow.v1.FleetPlane/Decisions',
             fleet__plane__pb2.DecisionsRequest.SerializeToString,
             fleet__plane__pb2.DecisionsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposePlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/ProposePlan',
+            fleet__plane__pb2.ProposePlanRequest.SerializeToString,
+            fleet__plane__pb2.FleetProposal.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RejectPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/RejectPlan',
+            fleet__plane__pb2.RejectPlanRequest.SerializeToString,
+            fleet__plane__pb2.FleetDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Proposals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/Proposals',
+            fleet__plane__pb2.ProposalsRequest.SerializeToString,
+            fleet__plane__pb2.ProposalsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/HandOver',
+            fleet__plane__pb2.HandOverRequest.SerializeToString,
+            fleet__plane__pb2.FleetDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeatMaintainer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/BeatMaintainer',
+            fleet__plane__pb2.FleetMaintainerStatus.SerializeToString,
+            fleet__plane__pb2.MaintainerOrders.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMaintainer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/GetMaintainer',
+            fleet__plane__pb2.GetMaintainerRequest.SerializeToString,
+            fleet__plane__pb2.FleetMaintainer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetMaintainerMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/SetMaintainerMode',
+            fleet__plane__pb2.SetMaintainerModeRequest.SerializeToString,
+            fleet__plane__pb2.FleetDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def KeepTranscript(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/KeepTranscript',
+            fleet__plane__pb2.KeepTranscriptRequest.SerializeToString,
+            fleet__plane__pb2.KeepTranscriptReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transcript(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/Transcript',
+            fleet__plane__pb2.TranscriptRequest.SerializeToString,
+            fleet__plane__pb2.TranscriptReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -30,6 +30,21 @@ class FleetPlaneStub:
     Instances: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.InstancesRequest, _fleet_plane_pb2.InstancesReply]
     """Newest first."""
     Decisions: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.DecisionsRequest, _fleet_plane_pb2.DecisionsReply]
+    ProposePlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProposePlanRequest, _fleet_plane_pb2.FleetProposal]
+    """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place."""
+    RejectPlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.RejectPlanRequest, _fleet_plane_pb2.FleetDecision]
+    Proposals: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProposalsRequest, _fleet_plane_pb2.ProposalsReply]
+    """Newest first."""
+    HandOver: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.HandOverRequest, _fleet_plane_pb2.FleetDecision]
+    """A note for whoever comes next, in the journal."""
+    BeatMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.FleetMaintainerStatus, _fleet_plane_pb2.MaintainerOrders]
+    """The maintainer says how it is, once a second, and is told what to go by."""
+    GetMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.GetMaintainerRequest, _fleet_plane_pb2.FleetMaintainer]
+    SetMaintainerMode: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetMaintainerModeRequest, _fleet_plane_pb2.FleetDecision]
+    KeepTranscript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.KeepTranscriptRequest, _fleet_plane_pb2.KeepTranscriptReply]
+    """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked."""
+    Transcript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.TranscriptRequest, _fleet_plane_pb2.TranscriptReply]
+    """Newest first."""
 
 class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
     """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
@@ -101,5 +116,74 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.DecisionsRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.DecisionsRequest, _abc.Awaitable[_fleet_plane_pb2.DecisionsReply]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.DecisionsReply]: ...
+
+    @_abc_1.abstractmethod
+    def ProposePlan(
+        self,
+        request: _fleet_plane_pb2.ProposePlanRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.ProposePlanRequest, _abc.Awaitable[_fleet_plane_pb2.FleetProposal]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetProposal]:
+        """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place."""
+
+    @_abc_1.abstractmethod
+    def RejectPlan(
+        self,
+        request: _fleet_plane_pb2.RejectPlanRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.RejectPlanRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
+
+    @_abc_1.abstractmethod
+    def Proposals(
+        self,
+        request: _fleet_plane_pb2.ProposalsRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.ProposalsRequest, _abc.Awaitable[_fleet_plane_pb2.ProposalsReply]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.ProposalsReply]:
+        """Newest first."""
+
+    @_abc_1.abstractmethod
+    def HandOver(
+        self,
+        request: _fleet_plane_pb2.HandOverRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.HandOverRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]:
+        """A note for whoever comes next, in the journal."""
+
+    @_abc_1.abstractmethod
+    def BeatMaintainer(
+        self,
+        request: _fleet_plane_pb2.FleetMaintainerStatus,
+        context: _aio.ServicerContext[_fleet_plane_pb2.FleetMaintainerStatus, _abc.Awaitable[_fleet_plane_pb2.MaintainerOrders]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.MaintainerOrders]:
+        """The maintainer says how it is, once a second, and is told what to go by."""
+
+    @_abc_1.abstractmethod
+    def GetMaintainer(
+        self,
+        request: _fleet_plane_pb2.GetMaintainerRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.GetMaintainerRequest, _abc.Awaitable[_fleet_plane_pb2.FleetMaintainer]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetMaintainer]: ...
+
+    @_abc_1.abstractmethod
+    def SetMaintainerMode(
+        self,
+        request: _fleet_plane_pb2.SetMaintainerModeRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.SetMaintainerModeRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
+
+    @_abc_1.abstractmethod
+    def KeepTranscript(
+        self,
+        request: _fleet_plane_pb2.KeepTranscriptRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.KeepTranscriptRequest, _abc.Awaitable[_fleet_plane_pb2.KeepTranscriptReply]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.KeepTranscriptReply]:
+        """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked."""
+
+    @_abc_1.abstractmethod
+    def Transcript(
+        self,
+        request: _fleet_plane_pb2.TranscriptRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.TranscriptRequest, _abc.Awaitable[_fleet_plane_pb2.TranscriptReply]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.TranscriptReply]:
+        """Newest first."""
 
 def add_FleetPlaneServicer_to_server(servicer: FleetPlaneServicer, server: _aio.Server) -> None: ...

@@ -23,7 +23,9 @@ from maintainer.fleet.fleet import Fleet
 from maintainer.fleet.follower import Follower
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger
+from maintainer.fleet.liaison import Liaison
 from maintainer.fleet.observation import Advice, Observation
+from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
@@ -146,6 +148,8 @@ class Parts:
             join_address="127.0.0.1:1",
         )
         self.desk = Desk(self.fleet)
+        self.proposals = Proposals(self.fleet, self.desk)
+        self.liaison = Liaison(self.fleet, self.desk, database)
         self.actuator = Actuator(self.fleet, run)
         self.reconciler = Reconciler(self.fleet)
         self.follower = Follower(self.fleet, self.desk)

@@ -29,7 +29,7 @@ async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path
         differences = [found for found in compare_metadata(context, SQLModel.metadata) if "fleet_" in repr(found)]
     engine.dispose()
     assert differences == []
-    assert len(ours) == 6
+    assert len(ours) == 9
 
 
 async def test_every_commit_is_on_the_disk_before_it_is_answered(tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""`astraflow maintainer`: the maintainer of a run, as people start, ask, steer and check it."""
+
+import getpass
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from astraflow.cli.options import Authority, Directory, TokenFile, read_token
+
+if TYPE_CHECKING:
+    from astraflow.cli.local import Planes
+    from astraflow.client.fleet_plane import FleetPlaneClient
+
+T = TypeVar("T")
+
+maintainer = typer.Typer(help="Look after the pools of a run with a model (docs/maintainer.md).", no_args_is_help=True)
+
+Fleet = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Address of the fleet service; of the run on this machine by default.")
+]
+Dataflow = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Address of dataflow; of the run on this machine by default.")
+]
+Config = Annotated[
+    Path | None, typer.Argument(help="TOML file about the model, its mode and budgets; a scripted one by default.")
+]
+
+
+@maintainer.command()
+def run(
+    config: Config = None,
+    dataflow: Dataflow = "",
+    fleet: Fleet = "",
+    directory: Directory = Path("maintainer-state"),
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Run the maintainer until it is told to stop."""
+    from astraflow.cli.roles import run_maintainer
+
+    run_maintainer("run", _planes(dataflow, fleet, token_file, authority), config=config, directory=directory)
+
+
+@maintainer.command()
+def once(
+    config: Config = None,
+    dataflow: Dataflow = "",
+    fleet: Fleet = "",
+    directory: Directory = Path("maintainer-state"),
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Wake it once, whatever is or is not the matter, and show how it is then."""
+    from astraflow.cli.roles import run_maintainer
+
+    run_maintainer("once", _planes(dataflow, fleet, token_file, authority), config=config, directory=directory)
+
+
+@maintainer.command()
+def prompt(
+    config: Config = None,
+    dataflow: Dataflow = "",
+    fleet: Fleet = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+    is_offline: Annotated[
+        bool, typer.Option("--offline", help="Without a run: the system text and the tools.")
+    ] = False,
+) -> None:
+    """Show exactly what a model would be told now. Nobody is asked."""
+    from astraflow.cli.roles import run_maintainer
+
+    planes = None if is_offline else _planes(dataflow, fleet, token_file, authority)
+    run_maintainer("prompt", planes, config=config)
+
+
+@maintainer.command()
+def replay(file: Annotated[Path, typer.Argument(help="A transcript.jsonl.")]) -> None:
+    """Ask today's guard about every plan of a transcript again; code 1 and a difference where it says otherwise."""
+    from astraflow.cli.roles import replay_maintainer
+
+    replay_maintainer(file)
+
+
+@maintainer.command()
+def status(fleet: Fleet = "", token_file: TokenFile = None, authority: Authority = None) -> None:
+    """How the maintainer is, and what waits for a person."""
+    from astraflow.cli.maintaining import show_maintainer
+
+    async def asked(plane: "FleetPlaneClient") -> None:
+        show_maintainer(await plane.maintainer(), await plane.proposals())
+
+    _asked(asked, fleet, token_file, authority)
+
+
+@maintainer.command()
+def mode(
+    mode: Annotated[str, typer.Argument(help="off, shadow, propose or auto.")],
+    reason: Annotated[str, typer.Option(help="Why; it stands in the journal, with your name.")] = "by hand",
+    fleet: Fleet = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Say how far the maintainer may go."""
+    from astraflow.contract.errors import InvalidInput
+    from astraflow.contract.fleet import Actor, Role
+    from astraflow.contract.maintenance import MaintainerMode
+
+    known = [one.value for one in MaintainerMode]
+    if mode not in known:
+        raise InvalidInput(f"{mode[:40]!r} is no mode: {', '.join(known)}")
+    actor = Actor(name=getpass.getuser(), role=Role.OPERATOR)
+
+    async def asked(plane: "FleetPlaneClient") -> None:
+        decision = await plane.set_maintainer_mode(
+            MaintainerMode(mode), actor=actor, key=f"cli:{secrets.token_hex(8)}", reason=reason
+        )
+        typer.echo(decision.message)
+
+    _asked(asked, fleet, token_file, authority)
+
+
+def _planes(dataflow: str, fleet: str, token_file: Path | None, authority: Path | None) -> "Planes":
+    from astraflow.cli.local import find_planes
+
+    return find_planes(dataflow, fleet, read_token(token_file), authority)
+
+
+def _asked(
+    ask: "Callable[[FleetPlaneClient], Awaitable[T]]", fleet: str, token_file: Path | None, authority: Path | None
+) -> T:
+    import asyncio
+
+    from astraflow.client.fleet_plane import connect_fleet
+
+    planes = _planes("", fleet, token_file, authority)
+
+    async def connected() -> T:
+        async with connect_fleet(planes.fleet, planes.token, authority=planes.authority) as plane:
+            return await ask(plane)
+
+    return asyncio.run(connected())

@@ -1,0 +1,118 @@
+"""Fleet plane: the maintainer's status, its orders, proposals and its transcript."""
+
+from astraflow.contract.fleet import KillScope
+from astraflow.contract.maintenance import (
+    Budget,
+    Maintainer,
+    MaintainerMode,
+    MaintainerOrders,
+    MaintainerState,
+    MaintainerStatus,
+    Proposal,
+    ProposalState,
+    TranscriptEntry,
+)
+from astraflow.wire.codec_common import decode_json, encode_json, given, taken
+from astraflow.wire.codec_fleet import choice, decode_actor, decode_plan, encode_actor, encode_plan
+from astraflow.wire.pb import fleet_plane_pb2 as pb
+
+_STATUS = ("run", "model", "is_simulated", "at", "started_at", "last_wake", "prompt_hash", "tools_hash")
+_STATUS_OPTIONAL = ("last_wake_at", "next_wake_at")
+_BUDGET = ("scope", "unit", "used", "limit")
+_MAINTAINER = ("mode_by", "mode_reason")
+_MAINTAINER_OPTIONAL = ("mode_at", "status_age_s")
+_PROPOSAL = ("proposed_at", "decided_by", "decision_reason")
+_ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
+
+
+def encode_maintainer_status(status: MaintainerStatus) -> pb.FleetMaintainerStatus:
+    """Status -> message."""
+    return pb.FleetMaintainerStatus(
+        state=status.state.value,
+        mode=status.mode.value,
+        last_signals=status.last_signals,
+        budgets=[pb.FleetBudget(**taken(budget, _BUDGET)) for budget in status.budgets],
+        counters=dict(status.counters),
+        troubles=status.troubles,
+        **taken(status, _STATUS + _STATUS_OPTIONAL),
+    )
+
+
+def decode_maintainer_status(message: pb.FleetMaintainerStatus) -> MaintainerStatus:
+    """Message -> status. Raises: InvalidInput."""
+    return MaintainerStatus(
+        state=choice(MaintainerState, message.state),
+        mode=choice(MaintainerMode, message.mode),
+        last_signals=tuple(message.last_signals),
+        budgets=tuple(Budget(**taken(budget, _BUDGET)) for budget in message.budgets),
+        counters={name: message.counters[name] for name in sorted(message.counters)},
+        troubles=tuple(message.troubles),
+        **taken(message, _STATUS),
+        **given(message, _STATUS_OPTIONAL),
+    )
+
+
+def encode_orders(orders: MaintainerOrders) -> pb.MaintainerOrders:
+    """Orders -> message."""
+    return pb.MaintainerOrders(mode=orders.mode.value, kill=orders.kill.value, kill_reason=orders.kill_reason)
+
+
+def decode_orders(message: pb.MaintainerOrders) -> MaintainerOrders:
+    """Message -> orders."""
+    return MaintainerOrders(
+        mode=choice(MaintainerMode, message.mode),
+        kill=choice(KillScope, message.kill),
+        kill_reason=message.kill_reason,
+    )
+
+
+def encode_maintainer(maintainer: Maintainer) -> pb.FleetMaintainer:
+    """Maintainer -> message."""
+    return pb.FleetMaintainer(
+        mode=maintainer.mode.value,
+        status=encode_maintainer_status(maintainer.status) if maintainer.status is not None else None,
+        **taken(maintainer, _MAINTAINER + _MAINTAINER_OPTIONAL),
+    )
+
+
+def decode_maintainer(message: pb.FleetMaintainer) -> Maintainer:
+    """Message -> maintainer."""
+    return Maintainer(
+        mode=choice(MaintainerMode, message.mode),
+        status=decode_maintainer_status(message.status) if message.HasField("status") else None,
+        **taken(message, _MAINTAINER),
+        **given(message, _MAINTAINER_OPTIONAL),
+    )
+
+
+def encode_proposal(proposal: Proposal) -> pb.FleetProposal:
+    """Proposal -> message."""
+    return pb.FleetProposal(
+        plan=encode_plan(proposal.plan),
+        state=proposal.state.value,
+        proposed_by=encode_actor(proposal.proposed_by),
+        decided_at=proposal.decided_at,
+        **taken(proposal, _PROPOSAL),
+    )
+
+
+def decode_proposal(message: pb.FleetProposal) -> Proposal:
+    """Message -> proposal."""
+    return Proposal(
+        plan=decode_plan(message.plan),
+        state=choice(ProposalState, message.state),
+        proposed_by=decode_actor(message.proposed_by),
+        **taken(message, _PROPOSAL),
+        **given(message, ("decided_at",)),
+    )
+
+
+def encode_entry(entry: TranscriptEntry) -> pb.FleetTranscriptEntry:
+    """Entry of the transcript -> message."""
+    return pb.FleetTranscriptEntry(body_json=encode_json(entry.body), **taken(entry, _ENTRY))
+
+
+def decode_entry(message: pb.FleetTranscriptEntry) -> TranscriptEntry:
+    """Message -> entry of the transcript. Raises: InvalidInput."""
+    body = decode_json(message.body_json, what=f"entry {message.ordinal} of the transcript")
+    return TranscriptEntry(body=body, **taken(message, _ENTRY))

@@ -1,0 +1,165 @@
+"""`python -m maintainer`: run it, wake it once, show what a model is told, or judge a transcript again."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.runtime import logs
+from astraflow.runtime.service import EXIT_FAILED, exit_code, run_process
+from astraflow.runtime.toml import read_toml
+from maintainer.config import MaintainerConfig
+from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
+from maintainer.replay import replayed
+from maintainer.service import built, serve
+
+TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what was asked; returns the exit code."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        match chosen.command:
+            case "replay":
+                return _replay(chosen.file)
+            case "prompt":
+                return _prompt(chosen)
+            case "once":
+                return _once(chosen)
+            case _:
+                return _run(chosen)
+    except AstraFlowError as problem:
+        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+        return exit_code(problem)
+
+
+def read_config(path: Path | None) -> MaintainerConfig:
+    """The configuration in a TOML file, or in the JSON that a run wrote; defaults without. Raises: InvalidInput."""
+    if path is None:
+        return MaintainerConfig()
+    if path.suffix != ".json":
+        return MaintainerConfig.parse(read_toml(path), where="")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem}") from None
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path} holds no table")
+    return MaintainerConfig.parse(found, where="")
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    logs.configure()
+    logs.bind(role="maintainer")
+    config, token = read_config(chosen.config), _token()
+
+    async def run(stop: asyncio.Event) -> None:
+        await serve(
+            config,
+            dataflow=chosen.dataflow,
+            fleet=chosen.fleet,
+            token=token,
+            authority=chosen.authority,
+            directory=chosen.directory,
+            stop=stop,
+            on_ready=lambda what: print(f"ready {what}", flush=True),  # noqa: T201 (what its parent waits for)
+        )
+
+    return run_process(run)
+
+
+def _once(chosen: argparse.Namespace) -> int:
+    """One wake, whatever is or is not the matter; prints how it is then."""
+    logs.configure(level="WARNING")
+    config, token = read_config(chosen.config), _token()
+
+    async def run(stop: asyncio.Event) -> None:
+        async with built(
+            config,
+            dataflow=chosen.dataflow,
+            fleet=chosen.fleet,
+            token=token,
+            authority=chosen.authority,
+            directory=chosen.directory,
+        ) as maintainer:
+            status = await maintainer.once()
+        print(json.dumps(asdict(status), indent=2, default=lambda choice: choice.value))  # noqa: T201 (its output)
+
+    return run_process(run)
+
+
+def _prompt(chosen: argparse.Namespace) -> int:
+    """All that a model would be told now."""
+    told = {
+        "prompt_hash": PROMPT_HASH,
+        "tools_hash": TOOLS_HASH,
+        "system": SYSTEM,
+        "tools": [asdict(spec) for spec in SPECS],
+    }
+    if not chosen.dataflow or not chosen.fleet:
+        print(json.dumps(told, indent=2))  # noqa: T201 (its output)
+        return 0
+    logs.configure(level="WARNING")
+    config, token = read_config(chosen.config), _token()
+
+    async def run(stop: asyncio.Event) -> None:
+        with TemporaryDirectory() as directory:  # the transcript is the running one's
+            await show(Path(directory))
+
+    async def show(directory: Path) -> None:
+        async with built(
+            config.model_copy(update={"model": {"kind": "scripted"}}),  # nobody is asked
+            dataflow=chosen.dataflow,
+            fleet=chosen.fleet,
+            token=token,
+            authority=chosen.authority,
+            directory=directory,
+        ) as maintainer:
+            print(json.dumps({**told, "first_message": await maintainer.first_message()}, indent=2))  # noqa: T201
+
+    return run_process(run)
+
+
+def _replay(file: Path) -> int:
+    found = replayed(file)
+    if found.torn_bytes:
+        print(f"the last line is torn ({found.torn_bytes} bytes): the process was stopped while it wrote")  # noqa: T201
+    for difference in found.differences:
+        print(difference.text())  # noqa: T201
+    same = found.verdicts - len(found.differences)
+    print(f"{found.entries} entries, the chain holds; {same} of {found.verdicts} verdicts are the same")  # noqa: T201
+    return EXIT_FAILED if found.differences else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m maintainer", description="Looks after the pools of a run.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, told in (("run", "until it is told to stop"), ("once", "one wake"), ("prompt", "what a model is told")):
+        command = commands.add_parser(name, help=told)
+        is_needed = name != "prompt"
+        command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
+        command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
+        command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")
+        command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for the transcript")
+        command.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
+    replay = commands.add_parser("replay", help="judge the plans of a transcript again")
+    replay.add_argument("file", type=Path)
+    return parser
+
+
+def _token() -> str:
+    token = os.environ.get(TOKEN, "")
+    if not token:
+        raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
+    return token
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""Models behind the Messages API, by its own SDK: streamed, with prompt caching and strict tools.
+
+The SDK's retries are off: a turn that failed is one failure, the loop backs off. Its own look for credentials on disk
+is off too: the key comes from the environment and nowhere else.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import anthropic
+import httpx2
+from pydantic import Field
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.config import Config
+from maintainer.llm.base import (
+    Failure,
+    Message,
+    ModelFailed,
+    Opaque,
+    Part,
+    Reply,
+    Request,
+    Said,
+    ToolCall,
+    ToolReply,
+    Usage,
+)
+from maintainer.llm.models import Prices, models
+
+CACHED: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+"""Up to and with this block, the request is as in other turns."""
+
+STATUS_OVERLOADED = 529
+_FAILURES: Mapping[int, Failure] = {
+    401: Failure.AUTH,
+    402: Failure.AUTH,
+    403: Failure.AUTH,
+    404: Failure.INVALID,
+    408: Failure.TIMEOUT,
+    429: Failure.RATE_LIMITED,
+    503: Failure.OVERLOADED,
+    504: Failure.TIMEOUT,
+    STATUS_OVERLOADED: Failure.OVERLOADED,
+}
+_TYPES: Mapping[str, Failure] = {
+    "overloaded_error": Failure.OVERLOADED,
+    "rate_limit_error": Failure.RATE_LIMITED,
+    "timeout_error": Failure.TIMEOUT,
+    "authentication_error": Failure.AUTH,
+    "permission_error": Failure.AUTH,
+    "api_error": Failure.SERVER,
+}
+"""Errors within a stream that began well: the status was 200."""
+
+
+class MessagesApiOptions(Config):
+    """A hosted model."""
+
+    model: str
+    """As the service names it."""
+    base_url: str = ""
+    """Another address of the service; its own when empty."""
+    key_variable: str = "ANTHROPIC_API_KEY"
+    """Environment variable with the key."""
+    prices: Prices
+    """US dollars for a million tokens, for the budgets."""
+    connect_s: float = Field(default=10.0, gt=0)
+    """To reach it; the rest of the time is the wake's."""
+
+
+@models.register("messages_api", options=MessagesApiOptions)
+class MessagesApi:
+    """One model of the Messages API."""
+
+    is_simulated = False
+
+    def __init__(self, options: MessagesApiOptions, *, http_client: httpx2.AsyncClient | None = None) -> None:
+        """http_client: for tests and proxies; the SDK's own by default. Raises: InvalidInput without a key."""
+        key = os.environ.get(options.key_variable, "")
+        if not key:
+            raise InvalidInput(
+                f"the model {options.model} needs a key: set the environment variable {options.key_variable}, or take "
+                "kind = 'scripted', which needs none"
+            )
+        self.model = options.model
+        self._options = options
+        self._client: anthropic.AsyncAnthropic = anthropic.AsyncAnthropic(
+            api_key=key,
+            base_url=options.base_url or None,
+            max_retries=0,
+            http_client=http_client,
+        )
+
+    async def reply(self, request: Request) -> Reply:
+        """One turn, streamed. Raises: ModelFailed."""
+        usage = Usage()
+        try:
+            async with self._client.messages.stream(**self._asked(request)) as stream:
+                async for event in stream:
+                    if event.type in ("message_start", "message_delta"):
+                        usage = usage_of(stream.current_message_snapshot.usage)
+                message = stream.current_message_snapshot
+        except anthropic.APIStatusError as problem:
+            raise _with(usage, _of_status(problem)) from None
+        except anthropic.APITimeoutError:
+            raise _with(usage, ModelFailed(Failure.TIMEOUT, "the model's service did not answer in time")) from None
+        except anthropic.APIConnectionError:
+            raise _with(usage, ModelFailed(Failure.CONNECTION, "the model's service cannot be reached")) from None
+        except anthropic.AnthropicError as problem:
+            raise _with(usage, ModelFailed(Failure.GARBAGE, f"no answer: {type(problem).__name__}")) from None
+        except Exception as problem:  # what a broken stream raises is of several libraries: none of it is an answer
+            failure = Failure.DROPPED if _is_transport(problem) else Failure.GARBAGE
+            raise _with(usage, ModelFailed(failure, f"the answer broke off: {type(problem).__name__}")) from None
+        return self._complete(message, usage)
+
+    def usd(self, usage: Usage) -> float:
+        """What that cost."""
+        return self._options.prices.usd(usage)
+
+    async def close(self) -> None:
+        """Let connections go."""
+        await self._client.close()
+
+    def _asked(self, request: Request) -> dict[str, Any]:
+        messages = [{"role": message.role, "content": _content(message)} for message in request.messages]
+        messages[-1]["content"][-1] |= CACHED  # type: ignore[index, operator]  # the last is the user's
+        return {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "system": [{"type": "text", "text": request.system, **CACHED}],
+            "tools": [
+                {"name": tool.name, "description": tool.description, "input_schema": tool.schema, "strict": True}
+                for tool in request.tools
+            ],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "messages": messages,
+            "timeout": httpx2.Timeout(request.timeout_s, connect=min(self._options.connect_s, request.timeout_s)),
+        }
+
+    def _complete(self, message: Any, usage: Usage) -> Reply:
+        """Raises: ModelFailed unless it came to its end, and is one."""
+        match message.stop_reason:
+            case None:
+                raise _with(usage, ModelFailed(Failure.DROPPED, "the answer stopped before its end"))
+            case "max_tokens" | "model_context_window_exceeded":
+                raise _with(usage, ModelFailed(Failure.CUT, f"the answer was cut off ({message.stop_reason})"))
+            case "refusal":
+                raise _with(usage, ModelFailed(Failure.REFUSED, "the model refuses"))
+            case "end_turn" | "tool_use" | "stop_sequence":
+                return Reply(parts=tuple(_part(block) for block in message.content), usage=usage, model=message.model)
+            case _:
+                raise _with(usage, ModelFailed(Failure.GARBAGE, "the answer ended in a way that is not known"))
+
+
+def usage_of(usage: Any) -> Usage:
+    """Tokens, as the service counts them."""
+    return Usage(
+        input=usage.input_tokens or 0,
+        output=usage.output_tokens or 0,
+        cache_read=usage.cache_read_input_tokens or 0,
+        cache_write=usage.cache_creation_input_tokens or 0,
+    )
+
+
+def _content(message: Message) -> list[dict[str, Any]]:
+    return [_block(part) for part in message.parts]
+
+
+def _block(part: Part) -> dict[str, Any]:
+    match part:
+        case Said():
+            return {"type": "text", "text": part.text}
+        case ToolCall():
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": dict(part.arguments or {})}
+        case ToolReply():
+            return {"type": "tool_result", "tool_use_id": part.call, "content": part.content, "is_error": part.is_error}
+        case Opaque():
+            return dict(part.block)
+
+
+def _part(block: Any) -> Part:
+    match block.type:
+        case "text":
+            return Said(text=block.text)
+        case "tool_use":
+            arguments = block.input if isinstance(block.input, dict) else None
+            return ToolCall(id=block.id, name=block.name, arguments=arguments)
+        case _:
+            return Opaque(block=json.loads(block.model_dump_json(exclude_none=True)))
+
+
+def _of_status(problem: anthropic.APIStatusError) -> ModelFailed:
+    failure = _TYPES.get(str(problem.type)) if problem.status_code == 200 else _FAILURES.get(problem.status_code)
+    if failure is None:
+        failure = Failure.SERVER if problem.status_code >= 500 or problem.status_code == 200 else Failure.INVALID
+    message = f"the model's service answered {problem.status_code} ({problem.type or 'no type'})"
+    return ModelFailed(failure, message, retry_after_s=_seconds(problem.response.headers.get("retry-after")))
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return min(max(float(text or ""), 0.0), 3600.0)
+    except ValueError:
+        return None
+
+
+def _with(usage: Usage, problem: ModelFailed) -> ModelFailed:
+    problem.usage = usage
+    return problem
+
+
+def _is_transport(problem: Exception) -> bool:
+    return isinstance(problem, httpx2.TransportError)

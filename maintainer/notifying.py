@@ -1,0 +1,149 @@
+"""Telling people who do not look: a webhook, in order, with a bounded number of tries and a bounded queue.
+
+The address is a secret (whoever has it may post): it is read from the environment or a file, and stands in no log,
+error, status or transcript.
+"""
+
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from maintainer.config import NotifyConfig
+
+log = get_logger()
+
+POST_S = 10.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+MOST_CHARACTERS = 2000
+
+Post: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[int]]
+"""Sends JSON to an address; returns the status of the answer. Raises: OSError when there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One message."""
+
+    kind: str
+    """`escalation`, `digest`."""
+    severity: str
+    title: str
+    text: str
+    at: float
+    """Unix seconds."""
+    facts: Mapping[str, str | float] = field(default_factory=dict)
+
+
+def payload(notice: Notice, *, kind: str, run: str) -> dict[str, Any]:
+    """As the receiver takes it. kind: generic or slack."""
+    if kind == "slack":
+        facts = ", ".join(f"{name} {value}" for name, value in notice.facts.items())
+        lines = [f"*{_plain(notice.title)}* ({_plain(run)})", _plain(notice.text), *([_plain(facts)] if facts else [])]
+        return {"text": "\n".join(lines), "unfurl_links": False}
+    return {
+        "source": "astraflow.maintainer",
+        "run": run,
+        "kind": notice.kind,
+        "severity": notice.severity,
+        "title": notice.title,
+        "text": notice.text[:MOST_CHARACTERS],
+        "at": notice.at,
+        "facts": dict(notice.facts),
+    }
+
+
+def address(config: NotifyConfig) -> str:
+    """Where to post; empty for nowhere. Raises: InvalidInput, without the address."""
+    found = os.environ.get(config.url_variable, "").strip()
+    if config.url_file:
+        try:
+            found = Path(config.url_file).read_text(encoding="utf-8").strip()
+        except OSError as problem:
+            raise InvalidInput(f"notify.url_file {config.url_file} cannot be read: {problem.strerror}") from None
+    if found and not found.startswith(("https://", "http://")):
+        raise InvalidInput("the address of the webhook (notify) does not begin with https:// or http://")
+    return found
+
+
+class Notifier:
+    """One for the process. `tell` never waits."""
+
+    def __init__(self, config: NotifyConfig, *, run: str, clock: Clock, post: Post | None, url: str) -> None:
+        self._config = config
+        self._run = run
+        self._clock = clock
+        self._post = post
+        self._url = url
+        self._waiting: deque[Notice] = deque()
+        self.sent = 0
+        self.lost = 0
+        """Given up: too many waited, or no try came through."""
+
+    def tell(self, notice: Notice) -> None:
+        """Have people told, as soon as that goes."""
+        if not self._url or self._post is None:
+            return
+        while len(self._waiting) >= self._config.queue:
+            self._waiting.popleft()
+            self.lost += 1
+        self._waiting.append(notice)
+
+    async def push(self) -> None:
+        """Send what waits."""
+        while self._waiting:
+            notice = self._waiting.popleft()
+            if await self._sent(notice):
+                self.sent += 1
+            else:
+                self.lost += 1
+                log.warning("not_notified", kind=notice.kind, tries=self._config.tries)
+
+    async def _sent(self, notice: Notice) -> bool:
+        if self._post is None:
+            return False
+        body = payload(notice, kind=self._config.kind, run=self._run)
+        pause_s = FIRST_PAUSE_S
+        for number in range(self._config.tries):
+            if number:
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            try:
+                status = await self._post(self._url, body)
+            except OSError as problem:
+                log.info("webhook_away", problem=type(problem).__name__)
+                continue
+            if 200 <= status < 300:
+                return True
+            log.info("webhook_refused", status=status)
+            if 400 <= status < 500 and status not in (408, 429):
+                return False
+        return False
+
+
+def http_post() -> Post:
+    """By HTTP, without following where an answer leads. Raises: InvalidInput when the library is not there."""
+    try:
+        import httpx2
+    except ModuleNotFoundError:
+        raise InvalidInput("a webhook needs the package httpx2: pip install 'astraflow[llm]' brings it") from None
+
+    async def post(url: str, body: Mapping[str, Any]) -> int:
+        try:
+            async with httpx2.AsyncClient(timeout=POST_S, follow_redirects=False) as client:
+                return int((await client.post(url, json=dict(body))).status_code)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as problem:
+            raise OSError(type(problem).__name__) from None
+
+    return post
+
+
+def _plain(text: str) -> str:
+    """Nothing in it mentions, links or formats for Slack."""
+    return text[:MOST_CHARACTERS].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,61 @@
+"""Texts that somebody else wrote, told without being shown: alike or not, how long, and what they are about.
+
+Log lines, error texts and reasons are where instructions to a model can be planted. None of their words reach one.
+"""
+
+import re
+
+from maintainer.names import Names
+from maintainer.tools.outputs import Cause, Text
+
+MAX_CHARACTERS = 4000
+"""Of a text, what is looked at."""
+
+_VARIABLE = re.compile(
+    r"""
+    "[^"]*" | '[^']*' | `[^`]*`                    # quoted
+    | \b[0-9A-HJKMNP-TV-Z]{26}\b                   # ULIDs
+    | (?:/[\w.~-]+){2,}/? | \b\w+://\S+            # paths, addresses
+    | \b(?=[\w-]*\d)[\w-]{2,}\b | \d+(?:\.\d+)*    # names with digits in them, numbers
+    """,
+    re.VERBOSE,
+)
+
+_CAUSES: tuple[tuple[Cause, str], ...] = (
+    ("quota", r"quota|limit exceeded|vcpulimit|maxspotinstancecount|instancelimit"),
+    ("capacity", r"capacity|insufficient|unavailable in|no offers|unschedulable|out of stock"),
+    ("auth", r"unauthori[sz]ed|forbidden|credential|access ?denied|permission|expired token|\b40[13]\b"),
+    ("price", r"spot price|max(imum)? price|bid"),
+    ("preempted", r"preempt|interruption|reclaim|evict|taken away"),
+    ("drained", r"drain"),
+    ("image", r"image|manifest unknown|crash ?loop|no such file|modulenotfound|importerror|exited|exit code"),
+    ("memory", r"out of memory|\boom\b|cuda error|memoryerror|cannot allocate"),
+    ("disk", r"no space|disk|read-only file"),
+    ("timeout", r"time(d)? ?out|deadline|too late|did not (join|start|answer)|no answer"),
+    ("network", r"connection|network|unreachable|dns|resolve|refused|reset by|tls|certificate"),
+    ("engine", r"engine|vllm|sglang|kernel|nccl"),
+)
+_PATTERNS: tuple[tuple[Cause, re.Pattern[str]], ...] = tuple(
+    (cause, re.compile(pattern, re.IGNORECASE)) for cause, pattern in _CAUSES
+)
+
+
+def abstract(text: str, names: Names) -> Text:
+    """What may be told of a text.
+
+    >>> one, two = (abstract(f"disk {disk} is full", Names(b"key")) for disk in ("/dev/sda", "/dev/sdb1"))
+    >>> one.cause, one.template == two.template, one.hash == two.hash
+    ('disk', True, False)
+    """
+    seen = text[:MAX_CHARACTERS]
+    template = _VARIABLE.sub("#", seen.lower())
+    return Text(
+        template=f"t-{names.hash(template)}", hash=f"x-{names.hash(text)}", length=len(text), cause=cause_of(seen)
+    )
+
+
+def cause_of(text: str) -> Cause:
+    """What it is about, as far as words tell."""
+    if not text:
+        return "none"
+    return next((cause for cause, pattern in _PATTERNS if pattern.search(text)), "unknown")

@@ -1,0 +1,1 @@
+"""What the maintainer can do: one registry of typed tools, the same for the loop's model and for MCP."""

@@ -1,0 +1,264 @@
+"""A maintainer in virtual time, over the real desk, guard and ledger of a fleet service with clouds in memory."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.advice import PoolAdvice
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    FleetStatus,
+    Instance,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+    PoolSpec,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import (
+    MaintainerMode,
+    MaintainerOrders,
+    MaintainerStatus,
+    Proposal,
+    TranscriptEntry,
+)
+from astraflow.contract.reports import Report
+from maintainer.config import MaintainerConfig
+from maintainer.fleet.ledger import Changes
+from maintainer.fleet.records import PoolRecord
+from maintainer.llm.base import Llm, ModelFailed, Part, Reply, Request, Usage
+from maintainer.llm.models import models
+from maintainer.loop import Maintainer
+from maintainer.names import Names
+from maintainer.notifying import Notifier
+from maintainer.sight import Eyes
+from maintainer.transcript import Transcript, read
+from tests import make
+from tests.fakes.clock import ManualClock
+from tests.maintainer.fleet.parts import OTTO, POOL, Parts, build, spec
+
+OTHER = PoolId("us")
+KEY = b"a key of names.."
+
+
+class DeskFleet:
+    """The fleet plane without a wire."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.proposing = parts.proposals
+        self.liaison = parts.liaison
+        self.is_away = False
+        self.kept: list[TranscriptEntry] = []
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise Unavailable("the fleet service is away")
+
+    async def status(self) -> FleetStatus:
+        self._check()
+        return self.parts.fleet.status(last_sweep_at=None, troubles=())
+
+    async def instances(
+        self, *, pool: PoolId | None = None, with_gone: bool = False, before: LaunchId | None = None, limit: int = 1000
+    ) -> tuple[Instance, ...]:
+        self._check()
+        found, _ = await self.parts.ledger.instances(
+            pool=pool or "", with_gone=with_gone, before=before or "", limit=limit
+        )
+        return tuple(record.instance for record in found)
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        self._check()
+        return (await self.parts.ledger.decisions(pool=pool or "", before=before, limit=limit))[0]
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        self._check()
+        return await self.parts.desk.plan(request)
+
+    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
+        self._check()
+        return await self.parts.desk.apply(plan, key=key, approver=approver)
+
+    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
+        self._check()
+        return await self.proposing.propose(plan, actor=actor, key=key, reason=reason)
+
+    async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        self._check()
+        return await self.parts.desk.hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        self._check()
+        return await self.parts.desk.escalate(severity, actor=actor, key=key, reason=reason)
+
+    async def hand_over(
+        self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
+    ) -> Decision:
+        self._check()
+        return await self.liaison.hand_over(message, pool=pool or "", actor=actor, key=key, reason=reason)
+
+    async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = 10.0) -> MaintainerOrders:
+        self._check()
+        return self.liaison.beat(status)
+
+    async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        self._check()
+        return await self.liaison.keep(chain, entries)
+
+
+class Dataflow:
+    """Reports of a fleet's machines, with what the rule says."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.advice: tuple[PoolAdvice, ...] = ()
+        self.is_away = False
+        self.is_stuck = False
+        self._sequence = 0
+        self.changed: Callable[[Report], Report] = lambda report: report
+
+    async def report(self) -> Report:
+        if self.is_away:
+            raise Unavailable("dataflow is away")
+        self._sequence += not self.is_stuck
+        at = self.parts.clock.wall()
+        advice = tuple(replace(one, at=at - at % 30) for one in self.advice)
+        return self.changed(replace(self.parts.run.report(), sequence=self._sequence, at=at, advice=advice, events=()))
+
+
+class Says:
+    """A model that says what a test has it say: parts, or a failure, one for each turn; then that it is done."""
+
+    model = "a test's"
+    is_simulated = True
+
+    def __init__(self, turns: Sequence[tuple[Part, ...] | ModelFailed] | Callable[[Request], tuple[Part, ...]]) -> None:
+        self.turns = list(turns) if not callable(turns) else []
+        self.answer = turns if callable(turns) else None
+        self.requests: list[Request] = []
+        self.usage = Usage(input=100, output=10)
+        self.price = 0.001
+
+    async def reply(self, request: Request) -> Reply:
+        self.requests.append(request)
+        if self.answer is not None:
+            return Reply(parts=self.answer(request), usage=self.usage, model=self.model)
+        turn = self.turns.pop(0) if self.turns else ()
+        if isinstance(turn, ModelFailed):
+            raise turn
+        return Reply(parts=turn, usage=self.usage, model=self.model)
+
+    def usd(self, usage: Usage) -> float:
+        return self.price
+
+    async def close(self) -> None:
+        return None
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """Everything, for a test."""
+
+    parts: Parts
+    fleet: DeskFleet
+    dataflow: Dataflow
+    maintainer: Maintainer
+    notifier: Notifier
+    posted: list[dict[str, Any]]
+    transcript: Path
+    clock: ManualClock
+    names: Names
+
+    def entries(self, kind: str = "") -> list[TranscriptEntry]:
+        """What is in the file, of a kind."""
+        return [entry for entry in read(self.transcript).entries if kind in ("", entry.kind)]
+
+    async def mode(self, mode: MaintainerMode) -> None:
+        """People set it."""
+        await self.fleet.liaison.set_mode(mode, actor=OTTO, key=f"mode-{self.clock.wall()}-{mode}", reason="a test")
+        await self.maintainer.beat()
+
+    async def journal(self, kind: str) -> list[Decision]:
+        """Entries of the fleet's journal, oldest first."""
+        found = await self.fleet.decisions(limit=1000)
+        return [entry for entry in reversed(found) if entry.kind == kind]
+
+    async def pass_time(self, duration_s: float, *, step_s: float = 5.0) -> None:
+        """The fleet service and the maintainer, side by side."""
+        until = self.clock.wall() + duration_s
+        while self.clock.wall() < until:
+            await self.parts.pass_time(step_s, tick_s=step_s)
+            await self.maintainer.beat()
+            await self.maintainer.look()
+
+    async def size(self, pool: PoolId = POOL) -> int:
+        """Nodes there, or ordered."""
+        return self.parts.fleet.size(pool)
+
+
+@asynccontextmanager
+async def scene(
+    tmp_path: Path,
+    *,
+    llm: Llm | str = "good",
+    mode: str = "auto",
+    pools: Sequence[PoolSpec] | None = None,
+    config: dict[str, Any] | None = None,
+    **changes: Any,
+) -> AsyncIterator[Scene]:
+    """A maintainer that has begun. llm: one, or a character of the scripted one. changes: of the fleet's settings."""
+    given = list(pools) if pools is not None else [spec(), spec(id=OTHER)]
+    parts = await build(tmp_path, pool=given[0], **changes)
+    for pool in given[1:]:
+        record = PoolRecord(spec=pool, version=1, target=0)
+        await parts.ledger.change(lambda _, record=record: (Changes(pools=(record,)), None))  # type: ignore[misc]  # bound at once
+    fleet, dataflow, posted = DeskFleet(parts), Dataflow(parts), []
+
+    async def post(url: str, body: Any) -> int:
+        posted.append({"url": url, **body})
+        return 200
+
+    values: dict[str, Any] = {"mode": mode, "watch": {"rest_s": 0.0}} | (config or {})
+    chosen = MaintainerConfig.parse(values, where="")
+    model = models.build({"kind": "scripted", "character": llm}) if isinstance(llm, str) else llm
+    notifier = Notifier(chosen.notify, run="run-1", clock=parts.clock, post=post, url="https://example.test/secret")
+    names = Names(KEY)
+    path = tmp_path / "maintainer" / "transcript.jsonl"
+    with Transcript(path, parts.clock) as transcript:
+        maintainer = Maintainer(
+            chosen,
+            run="run-1",
+            eyes=Eyes(dataflow, fleet, parts.clock),
+            fleet=fleet,
+            llm=model,
+            names=names,
+            transcript=transcript,
+            notifier=notifier,
+            clock=parts.clock,
+        )
+        await maintainer.begin()
+        yield Scene(
+            parts=parts,
+            fleet=fleet,
+            dataflow=dataflow,
+            maintainer=maintainer,
+            notifier=notifier,
+            posted=posted,
+            transcript=path,
+            clock=parts.clock,
+            names=names,
+        )
+
+
+def advice(pool: PoolId = POOL, *, present: int, target: int, low: float, high: float, **changes: Any) -> PoolAdvice:
+    """What the rule says."""
+    return make.pool_advice(pool, target=target, present=present, band_low=low, band_high=high, **changes)
