@@ -1,7 +1,7 @@
 """Machines that are processes, each in a folder: made, started, looked at and ended. Standard library only.
 
-What is known of a machine is in its folder, and nowhere else, so that whoever looks after it may be killed at any moment
-and another goes on: a folder with its order is made in one step, and only then is the machine's process started
+What is known of a machine is in its folder, and nowhere else, so that whoever looks after it may be killed at any
+moment and another goes on: a folder with its order is made in one step, and only then is the machine's process started
 (`local_machine.py`), which takes the folder's lock. The provider `local_process` uses this here, `static_ssh` on its
 hosts, where it is sent.
 """
