@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 from xml.etree import ElementTree
 
 import boto3
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
@@ -46,6 +46,7 @@ class Ec2Server:
         self._launched: dict[tuple[str, str], tuple[Mapping[str, Any], Response]] = {}
         self._since: dict[str, float] = {}
         self._turn = threading.Lock()
+        self._clients: dict[str, EC2Client] = {}
 
     def failing(self, code: str, status: int = 400) -> str:
         """Address of the same EC2, for somebody whose launches fail."""
@@ -57,8 +58,10 @@ class Ec2Server:
 
     def client(self, region: str) -> "EC2Client":
         """For a test that does something behind the provider's back."""
-        keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-        return boto3.Session(region_name=region, **keys).client("ec2", endpoint_url=self.url)  # type: ignore[arg-type]
+        if region not in self._clients:
+            session = boto3.Session("testing", "testing", region_name=region)
+            self._clients[region] = session.client("ec2", endpoint_url=self.url)
+        return self._clients[region]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """As a WSGI application."""

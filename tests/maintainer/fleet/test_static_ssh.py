@@ -66,8 +66,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 class SshWorld(World):
     """A folder of machines on each of the two hosts."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, *, capacity: int = 8) -> None:
         self.lab = lab
+        self.capacity = capacity
         self.name = f"machines-{next(_numbers)}"
         self._made: list[StaticSsh] = []
 
@@ -77,7 +78,7 @@ class SshWorld(World):
             name: {
                 "address": "127.0.0.1",
                 "port": servers[name].port,
-                "capacity": 8,
+                "capacity": self.capacity,
                 "type": "large" if name == "other" else "small",
                 "region": "here",
                 "usd_per_hour": 2.0,
