@@ -125,11 +125,11 @@ class Ec2:
         """Of spot instances, by zone and type: when it was read, and US dollars an hour."""
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Look for the launch in every region, then run an instance under a client token."""
+        """Look for the launch in its region, then run an instance under a client token."""
         region, request = self._region(spec), self._request(spec, launch_id)
         turn = self._turns.setdefault(launch_id, asyncio.Lock())
         async with turn:
-            found = await self._found(launch_id) or (await self._run(region, request, launch_id),)
+            found = await self._found(launch_id, (region,)) or (await self._run(region, request, launch_id),)
         known = tags_of(found[0][1]).get(f"{PREFIX}spec")
         if known != fingerprint(spec):
             raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
@@ -139,7 +139,7 @@ class Ec2:
         """Terminate all that carry the launch's tag."""
         doomed = [
             (region, seen)
-            for region, seen in await self._found(launch_id)
+            for region, seen in await self._found(launch_id, self._options.regions)
             if state_of(seen) is not State.GONE and (keep is None or handle_of(region, seen).id != keep.id)
         ]
         left = False
@@ -150,7 +150,7 @@ class Ec2:
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Of all regions, by the cluster's tag. What was terminated stays in it for about an hour."""
-        found = await self._everywhere({f"tag:{PREFIX}cluster": cluster})
+        found = await self._in_regions(self._options.regions, {f"tag:{PREFIX}cluster": cluster})
         return tuple(instance_of(region, seen) for region, seen in found)
 
     async def describe(self, handle: Handle) -> Instance:
@@ -209,22 +209,22 @@ class Ec2:
         else:
             return region, made["Instances"][0]
         # It was launched before, with another join token or expiry, and did not show when it was looked for.
-        found = await self._found(launch_id)
+        found = await self._found(launch_id, (region,))
         if not found:
             raise Retry(f"launch {launch_id} was made before and EC2 does not list it yet: ask again")
         return found[0]
 
-    async def _found(self, launch_id: str) -> Sequence[Seen]:
-        """Instances of a launch, with their regions: those that live first, the oldest first."""
+    async def _found(self, launch_id: str, regions: Sequence[str]) -> Sequence[Seen]:
+        """Instances of a launch: those that live first, the oldest first."""
         if not _LAUNCH_ID.fullmatch(launch_id):
             raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 64 letters, digits, - and _")
-        found = await self._everywhere({f"tag:{PREFIX}launch-id": launch_id})
+        found = await self._in_regions(regions, {f"tag:{PREFIX}launch-id": launch_id})
         return sorted(
             found, key=lambda one: (state_of(one[1]) is State.GONE, one[1]["LaunchTime"], one[1]["InstanceId"])
         )
 
-    async def _everywhere(self, filters: Mapping[str, str]) -> Sequence[Seen]:
-        answers = await asyncio.gather(*(self._in_region(region, filters) for region in self._options.regions))
+    async def _in_regions(self, regions: Sequence[str], filters: Mapping[str, str]) -> Sequence[Seen]:
+        answers = await asyncio.gather(*(self._in_region(region, filters) for region in regions))
         return [one for answer in answers for one in answer]
 
     async def _in_region(self, region: str, filters: Mapping[str, str]) -> Sequence[Seen]:

@@ -47,8 +47,10 @@ _MODULES = {
 }
 _DIGEST = hashlib.blake2b(json.dumps(_MODULES, sort_keys=True).encode(), digest_size=8).hexdigest()
 
-_SESSIONS = 8
-"""Calls beside each other on a connection: servers allow ten (`MaxSessions`)."""
+_SESSIONS = 5
+"""Calls beside each other on a connection: servers allow ten (`MaxSessions`), and count those that are about to end."""
+
+_BROKEN = (asyncssh.ConnectionLost, asyncssh.ChannelOpenError, ConnectionError)
 
 _KEEPALIVE_S = 15.0
 
@@ -105,13 +107,14 @@ class SshLink:
             "modules": _MODULES,
             "request": {"do": do, **request},
         }
-        kept = self._connection
+        text = json.dumps(call)
         try:
-            done = await self._run(json.dumps(call))
+            try:
+                done = await self._run(text)
+            except _BROKEN:  # it may have ended while nobody used it; whatever is asked may be asked twice
+                done = await self._run(text)
         except (OSError, asyncssh.Error) as problem:
-            if kept is None or isinstance(problem, TimeoutError):
-                raise self._explained(problem) from problem
-            done = await self._run_anew(json.dumps(call))
+            raise self._explained(problem) from problem
         return self._answer(do, done)
 
     async def _run(self, call: str) -> asyncssh.SSHCompletedProcess:
@@ -119,17 +122,13 @@ class SshLink:
         try:
             async with self._sessions, asyncio.timeout(self._timeout_s):
                 connection = await self._connected()
-                return await connection.run(self._command, input=call)
+                done = await connection.run(self._command, input=call)
+                if done.exit_status is None:
+                    raise asyncssh.ConnectionLost("it broke off in the middle of a call")
+                return done
         except (OSError, asyncssh.Error):
             self._drop(connection)
             raise
-
-    async def _run_anew(self, call: str) -> asyncssh.SSHCompletedProcess:
-        """A kept connection may have ended while nobody used it; whatever is asked may be asked twice."""
-        try:
-            return await self._run(call)
-        except (OSError, asyncssh.Error) as problem:
-            raise self._explained(problem) from problem
 
     async def close(self) -> None:
         """Let go of the connection."""
@@ -177,6 +176,4 @@ class SshLink:
         last = said[-1][:500] if said else f"exit status {done.exit_status}"
         if done.exit_status in (126, 127):
             raise Invalid(f"{self._where} has no such Python: {last}; `python` says where Python 3.11 or later is")
-        if done.exit_status is None:
-            raise Retry(f"{self._where} broke off while it was asked to {do}")
         raise Unknown(f"{self._where} could not {do}: {last}")
