@@ -357,7 +357,7 @@ def test_a_wrong_configuration_is_refused_with_what_would_work(lab: Lab, tmp_pat
         ({"program": ("astraflow",)}, "absolute path"),
         ({"hosts": {}}, "hosts"),
         ({"hosts": {"a b": {"address": "x"}}}, "not a name"),
-        ({"hosts": {"one": {"adress": "x"}}}, "address"),
+        ({"hosts": {"one": {"addr": "x"}}}, "address"),
     ]
     for change, said in wrong:
         with pytest.raises(InvalidInput, match=said):
