@@ -75,14 +75,14 @@ def test_a_node_ends_at_its_expiry(path: str) -> None:
     assert "past its time" in late.stderr
 
 
-@pytest.mark.parametrize(("expiry", "status"), [({}, -signal.SIGTERM), ({"ASTRAFLOW_EXPIRES_AT": "4000000000"}, 143)])
-def test_signals_reach_the_node(path: str, expiry: dict[str, str], status: int) -> None:
+@pytest.mark.parametrize("expiry", [{}, {"ASTRAFLOW_EXPIRES_AT": "4000000000"}])
+def test_signals_reach_the_node(path: str, expiry: dict[str, str]) -> None:
     given = {"PATH": path, "ASTRAFLOW_TOKEN": TOKEN, "SLEEPS": "1", **expiry}
     with subprocess.Popen([ENTRYPOINT, "join", "h:1"], env=given, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "join\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == status
+        assert process.wait(30) == -signal.SIGTERM
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs Debian's shellcheck")
