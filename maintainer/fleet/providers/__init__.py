@@ -17,10 +17,12 @@ from maintainer.fleet.providers.base import Provider
 providers: Registry[Provider] = Registry(
     "provider",
     built_in={
+        "ec2": "maintainer.fleet.providers.ec2",
         "kubernetes": "maintainer.fleet.providers.kubernetes",
         "local_process": "maintainer.fleet.providers.local_process",
         "skypilot": "maintainer.fleet.providers.skypilot",
         "slurm": "maintainer.fleet.providers.slurm",
+        "static_ssh": "maintainer.fleet.providers.static_ssh",
     },
     advice="the extra of that provider brings it, as in pip install 'astraflow[aws]'",
 )

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError
 
@@ -206,6 +206,14 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Let go of connections. Instances go on."""
+
+
+@runtime_checkable
+class Rehearsing(Protocol):
+    """A provider that can be asked whether a launch would be let through."""
+
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """What it says to that, for people; starts nothing. Raises: ProviderError when it would not be."""
 
 
 def fingerprint(spec: LaunchSpec) -> str:

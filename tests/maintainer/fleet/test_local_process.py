@@ -152,8 +152,7 @@ async def test_a_node_that_does_not_listen_is_killed_after_the_grace(world: Loca
 async def test_a_folder_whose_machine_was_never_started_is_started_by_the_next_launch(world: LocalWorld) -> None:
     provider, launch, spec = await world.provider(), launch_id(), world.spec()
     assert isinstance(provider, LocalProcess)
-    world.directory.mkdir()
-    provider._make_folder(world.directory / launch, spec, launch)  # the crash comes here
+    provider._folders.make(launch, provider._order(spec, launch))  # the crash comes here
     handle = await (await world.provider()).launch(spec, launch)
     await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
     assert len(await listed(world, provider)) == 1

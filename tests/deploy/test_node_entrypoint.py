@@ -1,0 +1,91 @@
+"""The container's entrypoint, run as it is, with a program that stands for `astraflow`."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ENTRYPOINT = Path(__file__).parents[2] / "deploy" / "node" / "entrypoint.sh"
+TOKEN = "afj.canary-token"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where a program called astraflow says its arguments, then sleeps if it is told to."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "astraflow"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n[ -z "${SLEEPS:-}" ] || exec sleep 600\n')
+    program.chmod(0o755)
+    return f"{tmp_path}/bin:{os.environ['PATH']}"
+
+
+def run(path: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {"PATH": path, **environment}
+    return subprocess.run([ENTRYPOINT, *arguments], env=given, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_the_address_and_the_token_come_from_the_environment(path: str) -> None:
+    done = run(path, ASTRAFLOW_ADDRESS="10.0.0.5:20822", ASTRAFLOW_TOKEN=TOKEN)
+    assert (done.returncode, done.stdout.split()) == (0, ["join", "10.0.0.5:20822"])
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_the_token_comes_from_a_file_that_is_named_and_not_read(path: str, tmp_path: Path) -> None:
+    secret = tmp_path / "token of the node"
+    secret.write_text(TOKEN)
+    done = run(path, "join", "host:1", "--pool", "eu", ASTRAFLOW_TOKEN_FILE=str(secret))
+    assert done.stdout.splitlines() == ["join", "host:1", "--pool", "eu", "--token-file", str(secret)]
+
+
+def test_arguments_stay_as_they_are(path: str) -> None:
+    hostile = ["join", "host:1", "--engine", "{ kind = 'scripted' }", "$(touch x); `id` \"'"]
+    assert run(path, *hostile, ASTRAFLOW_TOKEN=TOKEN).stdout.splitlines() == hostile
+
+
+def test_other_commands_need_no_token(path: str) -> None:
+    assert run(path, "doctor").stdout.split() == ["doctor"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        ((), {}, "ASTRAFLOW_ADDRESS"),
+        (("join", "host:1"), {}, "/run/secrets/astraflow-token"),
+        (("join", "host:1"), {"ASTRAFLOW_TOKEN_FILE": "/nowhere"}, "/nowhere"),
+    ],
+)
+def test_what_is_missing_is_named(
+    path: str, arguments: tuple[str, ...], environment: dict[str, str], said: str
+) -> None:
+    done = run(path, *arguments, **environment)
+    assert done.returncode == 64
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_node_ends_at_its_expiry(path: str) -> None:
+    soon = run(path, "join", "h:1", ASTRAFLOW_TOKEN=TOKEN, SLEEPS="1", ASTRAFLOW_EXPIRES_AT=f"{time.time() + 2:.3f}")
+    assert soon.returncode == 124
+    late = run(path, "join", "h:1", ASTRAFLOW_TOKEN=TOKEN, ASTRAFLOW_EXPIRES_AT="1000000000.0")
+    assert late.returncode == 124
+    assert "past its time" in late.stderr
+
+
+@pytest.mark.parametrize("expiry", [{}, {"ASTRAFLOW_EXPIRES_AT": "4000000000"}])
+def test_signals_reach_the_node(path: str, expiry: dict[str, str]) -> None:
+    given = {"PATH": path, "ASTRAFLOW_TOKEN": TOKEN, "SLEEPS": "1", **expiry}
+    with subprocess.Popen([ENTRYPOINT, "join", "h:1"], env=given, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "join\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs Debian's shellcheck")
+def test_it_is_clean_to_shellcheck() -> None:
+    done = subprocess.run(["shellcheck", ENTRYPOINT], capture_output=True, text=True, check=False, timeout=30)
+    assert done.stdout == ""

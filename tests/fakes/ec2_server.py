@@ -1,0 +1,135 @@
+"""EC2 on loopback: moto's server, with what EC2 does and moto does not: client tokens, errors, listings that lag.
+
+Address it as `url` for a healthy one, as `failing(code, status)` for one where every launch fails so, as
+`losing_answers` for one where launches happen and nobody hears of it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+from xml.etree import ElementTree
+
+import boto3
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
+
+_ERROR = (
+    "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>"
+    "<RequestID>made-up</RequestID></Response>"
+)
+
+
+class Ec2Server:
+    """One that runs.
+
+    has_client_tokens: without, a launch again under the same token is another instance, as moto has it. lag_s: what was
+    launched is listed only after so long.
+    """
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.has_client_tokens = True
+        self.lag_s = 0.0
+        self.calls: list[str] = []
+        """Actions, in order."""
+        self._moto: Any = DomainDispatcherApplication(create_backend_app)
+        self._launched: dict[tuple[str, str], tuple[Mapping[str, Any], Response]] = {}
+        self._since: dict[str, float] = {}
+        self._turn = threading.Lock()
+        self._clients: dict[str, EC2Client] = {}
+
+    def failing(self, code: str, status: int = 400) -> str:
+        """Address of the same EC2, for somebody whose launches fail."""
+        return f"{self.url}/fail-{code}-{status}"
+
+    def losing_answers(self) -> str:
+        """Address of the same EC2, for somebody who hears nothing of launches."""
+        return f"{self.url}/lost"
+
+    def client(self, region: str) -> "EC2Client":
+        """For a test that does something behind the provider's back."""
+        if region not in self._clients:
+            session = boto3.Session("testing", "testing", region_name=region)
+            self._clients[region] = session.client("ec2", endpoint_url=self.url)
+        return self._clients[region]
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """As a WSGI application."""
+        request = Request(environ)
+        body = request.get_data()
+        environ["wsgi.input"] = BytesIO(body)  # it was read, and moto reads it again
+        asked = {key: values[0] for key, values in parse_qs(body.decode()).items()}
+        action, path = asked.get("Action", ""), request.path.strip("/")
+        self.calls.append(action)
+        environ["PATH_INFO"] = "/"
+        if action == "RunInstances" and path.startswith("fail-"):
+            _, code, status = path.split("-")
+            answer = Response(_ERROR.format(code=code, message="made up for a test"), int(status))
+        elif action == "RunInstances" and "DryRun" not in asked:
+            answer = self._run(request, asked)
+            if path == "lost":
+                answer = Response(_ERROR.format(code="InternalError", message="the answer was lost"), 500)
+        elif action == "DescribeInstances" and self.lag_s:
+            answer = self._without_fresh(Response.from_app(self._moto, environ))
+        else:
+            answer = Response.from_app(self._moto, environ)
+        return answer(environ, start_response)
+
+    def _run(self, request: Request, asked: dict[str, str]) -> Response:
+        """Once for each client token of a region; the same again is answered as before."""
+        region = request.headers.get("Authorization", "").split("/")[2]
+        token = asked.pop("ClientToken", "")
+        with self._turn:
+            known = self._launched.get((region, token)) if token and self.has_client_tokens else None
+            if known is not None and known[0] != asked:
+                message = "Arguments on this idempotent request are inconsistent with arguments used in previous ones"
+                return Response(_ERROR.format(code="IdempotentParameterMismatch", message=message), 400)
+            if known is not None:
+                return known[1]
+            answer = Response.from_app(self._moto, request.environ)
+            self._launched[region, token] = asked, answer
+            for found in ElementTree.fromstring(answer.get_data()).iter():  # noqa: S314 (moto wrote it)
+                if found.tag.endswith("instanceId") and found.text:
+                    self._since[found.text] = time.monotonic()
+            return answer
+
+    def _without_fresh(self, answer: Response) -> Response:
+        tree = ElementTree.fromstring(answer.get_data())  # noqa: S314 (moto wrote it)
+        space = tree.tag.partition("}")[0] + "}"
+        for parent in list(tree.iter(f"{space}instancesSet")):
+            for item in list(parent):
+                name = item.findtext(f"{space}instanceId") or ""
+                if time.monotonic() - self._since.get(name, 0.0) < self.lag_s:
+                    parent.remove(item)
+        return Response(ElementTree.tostring(tree), answer.status, mimetype="text/xml")
+
+
+@contextmanager
+def serving_ec2() -> Iterator[Ec2Server]:
+    """Until the block ends."""
+    server = Ec2Server()
+    listener = make_server("127.0.0.1", 0, server, threaded=True, request_handler=_Quiet)
+    server.url = f"http://127.0.0.1:{listener.server_port}"
+    thread = threading.Thread(target=listener.serve_forever, name="ec2-server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        listener.shutdown()
+        thread.join()
+        listener.server_close()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (werkzeug's name)
+        pass
