@@ -7,72 +7,57 @@ among the changed, with the units beyond two. `bands` says why there are bands, 
 and docs/weight_format.md the layout field by field.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
 from astraflow.contract.errors import CorruptData
-from astraflow.weights.bands import KEYS, MAX_BANDS, BandOrder, choose_bands, differing, keys_of, positions_in
+from astraflow.weights.bands import KEYS, MAX_BANDS, choose_bands
+from astraflow.weights.kernels.base import Changes, IndexArray, Kernels
+from astraflow.weights.kernels.rice import MAX_LOW_BITS
 from astraflow.weights.listings import Entry, groups_of, listing_of, read_chosen, read_entry
-from astraflow.weights.streams import MAX_LOW_BITS, ByteArray, Reader, ValueArray, decode_rice, number, packed
+from astraflow.weights.streams import Reader, decode_rice, number
 from astraflow.weights.tensors import BitArray
-from astraflow.weights.ulp import take_steps, zigzag_steps
 
 MAX_BLOCK_ELEMENTS = 2**21
 
-IndexArray = npt.NDArray[np.int64]
 
-
-def encode_block(old: BitArray, new: BitArray, *, bands: int) -> bytes:
+def encode_block(old: BitArray, new: BitArray, *, bands: int, kernels: Kernels) -> bytes:
     """The payload that turns `old` into `new`, elements of one width, in at most that many bands.
 
     Empty when nothing changed.
     """
-    changed = positions_in(differing(old, new))
-    if not len(changed):
+    changes = kernels.changes(old, new)
+    if not len(changes.at):
         return b""
-    before = old[changed]
-    folded = zigzag_steps(before, new[changed])
-    folded -= folded.dtype.type(1)
-    extra = np.right_shift(folded, folded.dtype.type(1)).astype(np.uint32)
-    is_up = folded.astype(np.uint8) & np.uint8(1)
-    first_keys = choose_bands(old, before, extra, limit=bands)
-    order = BandOrder(old, first_keys)
-    if len(first_keys) > 1:
-        band = np.repeat(np.arange(len(first_keys), dtype=np.uint8), np.diff([*first_keys, KEYS]))[keys_of(before)]
-        sequence = np.argsort(band, kind="stable")
-        changed, extra, is_up = order.ranks(changed, band)[sequence], extra[sequence], is_up[sequence]
-    return _payload(first_keys, order.starts, changed, extra, is_up)
+    order = kernels.band_order(old, choose_bands(old, changes.keys, changes.extra, limit=bands))
+    parts = _payload(order.first_keys, order.starts, kernels.by_rank(changes, order), kernels=kernels)
+    return b"".join(parts)
 
 
-def apply_block(payload: memoryview, bits: BitArray) -> IndexArray:
+def apply_block(payload: memoryview, bits: BitArray, *, kernels: Kernels) -> IndexArray:
     """Step the elements of a block to their new bits, in place; returns the positions that changed, sorted.
 
     Allocates at most some 64 bytes for each element of the block, whatever the payload says.
     Raises: CorruptData; `bits` are then as they were.
     """
     reader = Reader(payload)
-    first_keys = _read_first_keys(reader)
-    order = BandOrder(bits, first_keys)
+    order = kernels.band_order(bits, _read_first_keys(reader))
     changed, large, low_bits = _read_table(reader, np.diff(order.starts).tolist())
-    ranks = read_chosen(reader, changed, order.starts)
+    ranks = read_chosen(reader, changed, order.starts, kernels=kernels)
     bounds = np.array([0, *accumulate(entry.members for entry in changed)])
-    folded = _read_steps(reader, bits.dtype, large, low_bits, bounds)
+    folded = _read_steps(reader, bits.dtype, large, low_bits, bounds, kernels=kernels)
     reader.end()
-    positions = order.positions(ranks)
-    bits[positions] = take_steps(bits[positions], folded)
-    return positions if len(first_keys) == 1 else np.sort(positions)
+    return kernels.move(bits, order, ranks, folded)
 
 
-def _payload(
-    first_keys: list[int], starts: IndexArray, ranks: IndexArray, extra: ValueArray, is_up: ByteArray
-) -> bytes:
-    """ranks: of the changed elements, sorted; extra: units that they moved beyond one; is_up: 1 where they grew."""
-    bounds = np.searchsorted(ranks, starts)
-    at = np.flatnonzero(extra != 0)
-    changed, large = listing_of(ranks, starts), listing_of(at, bounds)
-    extras = groups_of(extra[at] - np.uint32(1), np.diff(np.searchsorted(at, bounds)))
+def _payload(first_keys: Sequence[int], starts: IndexArray, changes: Changes, *, kernels: Kernels) -> list[bytes]:
+    """changes: by rank."""
+    bounds = np.searchsorted(changes.at, starts)
+    at = np.flatnonzero(changes.extra != 0)
+    changed, large = listing_of(changes.at, starts, kernels=kernels), listing_of(at, bounds, kernels=kernels)
+    extras = groups_of(changes.extra[at] - np.uint32(1), np.diff(np.searchsorted(at, bounds)), kernels=kernels)
     parts = [number(len(first_keys)), *map(number, np.diff(first_keys).tolist())]
     for band, (elements, members) in enumerate(zip(np.diff(starts).tolist(), np.diff(bounds).tolist(), strict=True)):
         if elements:
@@ -81,7 +66,8 @@ def _payload(
             parts += large.entry(band)
         if extras.counts[band]:
             parts.append(number(extras.low_bits[band]))
-    return b"".join([*parts, *changed.gaps.encode(), *large.gaps.encode(), *extras.encode(), packed([is_up])])
+    directions = np.packbits(changes.is_up, bitorder="little").tobytes()
+    return [*parts, *changed.gaps.sequence, *large.gaps.sequence, *extras.sequence, directions]
 
 
 def _read_first_keys(reader: Reader) -> list[int]:
@@ -109,15 +95,21 @@ def _read_table(reader: Reader, sizes: list[int]) -> tuple[list[Entry], list[Ent
 
 
 def _read_steps(
-    reader: Reader, dtype: np.dtype[np.unsignedinteger], large: list[Entry], low_bits: list[int], bounds: IndexArray
+    reader: Reader,
+    dtype: np.dtype[np.unsignedinteger],
+    large: list[Entry],
+    low_bits: list[int],
+    bounds: IndexArray,
+    *,
+    kernels: Kernels,
 ) -> BitArray:
     """The folded steps of the changed elements, in order of their ranks."""
-    at = read_chosen(reader, large, bounds)
-    extras = decode_rice(reader, [entry.members for entry in large], low_bits)
+    at = read_chosen(reader, large, bounds, kernels=kernels)
+    extras = decode_rice(reader, [entry.members for entry in large], low_bits, kernels=kernels)
     if extras.max(initial=0) >= 2 ** (8 * dtype.itemsize - 1) - 1:
         raise CorruptData("a delta block has a step larger than its elements")
     count = int(bounds[-1])
-    folded: BitArray = reader.bits(count).take(count).astype(dtype)
+    folded: BitArray = np.unpackbits(reader.bits(count), count=count, bitorder="little").astype(dtype)
     folded[at] |= (extras + 1).astype(dtype) << dtype.type(1)
     folded += dtype.type(1)
     return folded
