@@ -3,21 +3,17 @@
     bands | first keys | table | gaps of the changed | gaps of the large steps | their extra units | directions
 
 The steps are in the ordered-integer domain of `ulp`. Most are of one unit; those of more, the *large* ones, are listed
-among the changed, with the units beyond two. `bands` says why there are bands, `streams` and `listings` have the codes,
-and docs/weight_format.md the layout field by field.
+among the changed, with the units beyond two. `bands` says why there are bands, `streams` has the codes, `kernels` what
+is done to elements, and docs/weight_format.md the layout field by field.
 """
-
-from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.bands import KEYS, MAX_BANDS, choose_bands
-from astraflow.weights.kernels.base import Changes, IndexArray, Kernels
+from astraflow.weights.kernels.base import Coded, Entry, IndexArray, Kernels, Listing, Table
 from astraflow.weights.kernels.rice import MAX_LOW_BITS
-from astraflow.weights.listings import Entry, groups_of, listing_of, read_chosen, read_entry
-from astraflow.weights.streams import Reader, decode_rice, number
+from astraflow.weights.streams import Reader, number
 from astraflow.weights.tensors import BitArray
 
 MAX_BLOCK_ELEMENTS = 2**21
@@ -31,9 +27,11 @@ def encode_block(old: BitArray, new: BitArray, *, bands: int, kernels: Kernels) 
     changes = kernels.changes(old, new)
     if not len(changes.at):
         return b""
-    order = kernels.band_order(old, choose_bands(old, changes.keys, changes.extra, limit=bands))
-    parts = _payload(order.first_keys, order.starts, kernels.by_rank(changes, order), kernels=kernels)
-    return b"".join(parts)
+    first_keys = choose_bands(old, changes.keys, changes.extra, limit=bands)
+    coded = kernels.coded(old, first_keys, changes)
+    sequences = (coded.changed.gaps.sequence, coded.large.gaps.sequence, coded.extras.sequence, coded.directions)
+    steps = np.diff(first_keys).tolist()
+    return b"".join([number(len(first_keys)), *map(number, steps), *_table(coded), *sequences])
 
 
 def apply_block(payload: memoryview, bits: BitArray, *, kernels: Kernels) -> IndexArray:
@@ -44,30 +42,27 @@ def apply_block(payload: memoryview, bits: BitArray, *, kernels: Kernels) -> Ind
     """
     reader = Reader(payload)
     order = kernels.band_order(bits, _read_first_keys(reader))
-    changed, large, low_bits = _read_table(reader, np.diff(order.starts).tolist())
-    ranks = read_chosen(reader, changed, order.starts, kernels=kernels)
-    bounds = np.array([0, *accumulate(entry.members for entry in changed)])
-    folded = _read_steps(reader, bits.dtype, large, low_bits, bounds, kernels=kernels)
-    reader.end()
-    return kernels.move(bits, order, ranks, folded)
+    table = _read_table(reader, np.diff(order.starts).tolist())
+    return kernels.apply(bits, order, table, reader.rest())
 
 
-def _payload(first_keys: Sequence[int], starts: IndexArray, changes: Changes, *, kernels: Kernels) -> list[bytes]:
-    """changes: by rank."""
-    bounds = np.searchsorted(changes.at, starts)
-    at = np.flatnonzero(changes.extra != 0)
-    changed, large = listing_of(changes.at, starts, kernels=kernels), listing_of(at, bounds, kernels=kernels)
-    extras = groups_of(changes.extra[at] - np.uint32(1), np.diff(np.searchsorted(at, bounds)), kernels=kernels)
-    parts = [number(len(first_keys)), *map(number, np.diff(first_keys).tolist())]
-    for band, (elements, members) in enumerate(zip(np.diff(starts).tolist(), np.diff(bounds).tolist(), strict=True)):
+def _table(coded: Coded) -> list[bytes]:
+    parts = []
+    for band, (elements, members) in enumerate(zip(coded.elements, coded.members, strict=True)):
         if elements:
-            parts += changed.entry(band)
+            parts += _entry(coded.changed, band)
         if members:
-            parts += large.entry(band)
-        if extras.counts[band]:
-            parts.append(number(extras.low_bits[band]))
-    directions = np.packbits(changes.is_up, bitorder="little").tobytes()
-    return [*parts, *changed.gaps.sequence, *large.gaps.sequence, *extras.sequence, directions]
+            parts += _entry(coded.large, band)
+        if coded.extras.counts[band]:
+            parts.append(number(coded.extras.low_bits[band]))
+    return parts
+
+
+def _entry(listing: Listing, band: int) -> list[bytes]:
+    """What the table says about one band that has members."""
+    listed = listing.gaps.counts[band]
+    entry = [number(2 * listed + listing.is_inverted[band])]
+    return [*entry, number(listing.gaps.low_bits[band])] if listed else entry
 
 
 def _read_first_keys(reader: Reader) -> list[int]:
@@ -84,32 +79,19 @@ def _read_first_keys(reader: Reader) -> list[int]:
     return first_keys
 
 
-def _read_table(reader: Reader, sizes: list[int]) -> tuple[list[Entry], list[Entry], list[int]]:
-    """About each band, of `sizes` elements: the changed, the large steps among them, low bits of their extra units."""
+def _read_table(reader: Reader, sizes: list[int]) -> Table:
+    """About bands of `sizes` elements."""
     changed, large, low_bits = [], [], []
     for size in sizes:
-        changed.append(read_entry(reader, size=size))
-        large.append(read_entry(reader, size=changed[-1].members))
+        changed.append(_read_entry(reader, size=size))
+        large.append(_read_entry(reader, size=changed[-1].members))
         low_bits.append(reader.number(most=MAX_LOW_BITS) if large[-1].members else 0)
-    return changed, large, low_bits
+    return Table(changed=changed, large=large, low_bits=low_bits)
 
 
-def _read_steps(
-    reader: Reader,
-    dtype: np.dtype[np.unsignedinteger],
-    large: list[Entry],
-    low_bits: list[int],
-    bounds: IndexArray,
-    *,
-    kernels: Kernels,
-) -> BitArray:
-    """The folded steps of the changed elements, in order of their ranks."""
-    at = read_chosen(reader, large, bounds, kernels=kernels)
-    extras = decode_rice(reader, [entry.members for entry in large], low_bits, kernels=kernels)
-    if extras.max(initial=0) >= 2 ** (8 * dtype.itemsize - 1) - 1:
-        raise CorruptData("a delta block has a step larger than its elements")
-    count = int(bounds[-1])
-    folded: BitArray = np.unpackbits(reader.bits(count), count=count, bitorder="little").astype(dtype)
-    folded[at] |= (extras + 1).astype(dtype) << dtype.type(1)
-    folded += dtype.type(1)
-    return folded
+def _read_entry(reader: Reader, *, size: int) -> Entry:
+    """About a band, or its changed elements, of that many members; about an empty one the table says nothing."""
+    listed, is_inverted = divmod(reader.number(most=2 * size + 1), 2) if size else (0, 0)
+    low_bits = reader.number(most=MAX_LOW_BITS) if listed else 0
+    members = size - listed if is_inverted else listed
+    return Entry(listed=listed, is_inverted=bool(is_inverted), low_bits=low_bits, members=members)

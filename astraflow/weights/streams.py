@@ -9,15 +9,10 @@ Here quotients stand apart from remainders, so that all of a kind decode at once
 and more, and the excess follows in 32 bits.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from astraflow.contract.errors import CorruptData
-from astraflow.weights.kernels.base import ByteArray, IndexArray, Kernels, RiceParts
-from astraflow.weights.kernels.rice import ESCAPE
-
-_EXCESS = np.dtype("<u4")
+from astraflow.weights.kernels.base import ByteArray
 
 
 def number(value: int) -> bytes:
@@ -72,26 +67,11 @@ class Reader:
             raise CorruptData("a delta block's bits do not end in zeros")
         return found
 
+    def rest(self) -> memoryview:
+        """All that was not read."""
+        return self._data[self._at :]
+
     def end(self) -> None:
         """Raises: CorruptData when something is left."""
         if self._at != len(self._data):
             raise CorruptData(f"{len(self._data) - self._at} bytes follow what a delta block should hold")
-
-
-def rice_sequence(parts: RiceParts) -> list[bytes]:
-    """Groups of values as: size of the unary part, unary part, remainders, excesses."""
-    return [number(len(parts.unary)), parts.unary, parts.remainders, parts.excesses]
-
-
-def decode_rice(reader: Reader, counts: Sequence[int], low_bits: Sequence[int], *, kernels: Kernels) -> IndexArray:
-    """The groups of values, one after another `[sum(counts)]`. Raises: CorruptData."""
-    count = sum(counts)
-    unary = reader.take(reader.number(most=(count * (ESCAPE + 1) + 7) // 8))
-    if len(unary) and not unary[-1]:
-        raise CorruptData("a delta block's unary part has an end without use")
-    values = kernels.quotients(unary, count)
-    remainders = reader.bits(sum(n * k for n, k in zip(counts, low_bits, strict=True)))
-    escaped = np.flatnonzero(values == ESCAPE)
-    values[escaped] += reader.take(_EXCESS.itemsize * len(escaped)).view(_EXCESS)
-    kernels.add_remainders(values, remainders, counts, low_bits)
-    return values

@@ -1,7 +1,7 @@
-"""What the codec does to every element of a block: a few loops, each one call, and what they work on.
+"""What the codec does to the elements of a block: four loops, and what goes in and out of them.
 
-All else about a block (choosing bands, tables, framing) works on few numbers, in plain Python and numpy, once for all
-implementations. Those agree in every bit, for whatever input.
+All else about a block (choosing bands, its table, its frame) is about few numbers, in plain Python and numpy, once for
+all implementations. Those make and read the same bytes, whatever the input.
 """
 
 from collections.abc import Sequence
@@ -34,29 +34,6 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaps:
-    """Which members of each band are meant, told by how many are skipped before each: of those, or of the others."""
-
-    is_inverted: Sequence[bool]
-    """Bands whose gaps are between members that are *not* meant, because those are fewer."""
-    counts: IndexArray
-    """Gaps of each band."""
-    values: ValueArray
-    """The gaps, band after band."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RiceParts:
-    """Groups of values in Rice's code, see `streams`."""
-
-    low_bits: Sequence[int]
-    """Of each group."""
-    unary: bytes
-    remainders: bytes
-    excesses: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BandOrder:
     """The elements of one block sorted by band, and inside a band by position: their places in it are *ranks*.
 
@@ -79,45 +56,75 @@ class BandOrder:
         return len(self.words) // len(self.first_keys)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Values band after band in Rice's code (`streams`); lists have an item for each band."""
+
+    counts: Sequence[int]
+    low_bits: Sequence[int]
+    sequence: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Which members of each band are meant, told by how many are skipped before each: of those, or of the others."""
+
+    is_inverted: Sequence[bool]
+    """Bands whose gaps are between members that are *not* meant, because those are fewer."""
+    gaps: Groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coded:
+    """What happened to a block."""
+
+    elements: Sequence[int]
+    """Of each band."""
+    members: Sequence[int]
+    """Changed elements of each band."""
+    changed: Listing
+    large: Listing
+    """Which of the changed made steps of more than one unit."""
+    extras: Groups
+    """Units beyond two of large steps."""
+    directions: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a table says about one band."""
+
+    listed: int
+    is_inverted: bool
+    low_bits: int
+    members: int
+    """How many are meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What a table says: lists have an item for each band."""
+
+    changed: Sequence[Entry]
+    large: Sequence[Entry]
+    low_bits: Sequence[int]
+    """Of extras."""
+
+
 class Kernels(Protocol):
-    """The loops. Arrays are C-contiguous; those that are given may be read-only, unless they are changed in place."""
+    """The loops. Arrays are C-contiguous, and may be read-only unless they are changed in place."""
 
     def changes(self, old: BitArray, new: BitArray) -> Changes:
         """What differs, by position."""
 
+    def coded(self, bits: BitArray, first_keys: Sequence[int], changes: Changes) -> Coded:
+        """How changes by position are told in bands that begin at these keys. bits: the block before."""
+
     def band_order(self, bits: BitArray, first_keys: Sequence[int]) -> BandOrder:
         """The order of a block's elements by band."""
 
-    def by_rank(self, changes: Changes, order: BandOrder) -> Changes:
-        """Changes by rank instead of position."""
+    def apply(self, bits: BitArray, order: BandOrder, table: Table, sequences: memoryview) -> IndexArray:
+        """Take the steps of a block, in place; returns the positions that moved, sorted.
 
-    def move(self, bits: BitArray, order: BandOrder, ranks: IndexArray, folded: BitArray) -> IndexArray:
-        """Take steps, in place; returns the positions that moved, sorted.
-
-        ranks: sorted, no two alike, below the number of elements. folded: for each, its step as `ulp.zigzag_steps`.
-        """
-
-    def gaps(self, chosen: IndexArray, starts: IndexArray) -> Gaps:
-        """The shorter way to say which members are meant. chosen: sorted; starts: of bands, and the end of the last."""
-
-    def members(
-        self, gaps: IndexArray, counts: Sequence[int], is_inverted: Sequence[bool], starts: IndexArray
-    ) -> IndexArray:
-        """The members that are meant, sorted: the inverse of `gaps`. gaps: from 0 to 2**32 - 1, and overwritten.
-
-        Raises: CorruptData when one is beyond the end of its band.
-        """
-
-    def rice_parts(self, values: ValueArray, counts: IndexArray) -> RiceParts:
-        """Groups of values, each with the low bits that make it smallest; a sample decides on those of large groups."""
-
-    def quotients(self, unary: ByteArray, count: int) -> IndexArray:
-        """What a unary part says, at most `ESCAPE` each `[count]`. Raises: CorruptData."""
-
-    def add_remainders(
-        self, values: IndexArray, remainders: ByteArray, counts: Sequence[int], low_bits: Sequence[int]
-    ) -> None:
-        """Turn quotients into values, in place. remainders: as many whole bytes as all groups need.
-
-        Raises: CorruptData when one would exceed `MAX_VALUE`.
+        sequences: all that follows the table. Raises: CorruptData; `bits` are then as they were.
         """

@@ -1,4 +1,4 @@
-"""The codec's loops over gaps and values in Rice's code, compiled.
+"""The codec's loops that write gaps and values in Rice's code, compiled.
 
 Nothing here checks an index: what comes from outside was checked before. numba makes floats of signed and unsigned
 integers together, so bits are unsigned (`U`) on both sides everywhere.
@@ -6,32 +6,94 @@ integers together, so bits are unsigned (`U`) on both sides everywhere.
 
 import numpy as np
 
-from astraflow.weights.kernels.rice import ESCAPE, MAX_VALUE
-from astraflow.weights.kernels.vectors import below, digits, loop, lowest, ones
+from astraflow.weights.kernels.element_loops import bitmaps, by_rank
+from astraflow.weights.kernels.rice import ESCAPE, SAMPLED_VALUES
+from astraflow.weights.kernels.vectors import below, digits, loop
 
 U = np.uint64
 
 
 @loop
-def gap_counts(chosen, starts, is_inverted, counts):
-    """Returns how many gaps there are."""
-    at = total = 0
-    for band in range(len(counts)):
-        first = at
-        while at < len(chosen) and chosen[at] < starts[band + 1]:
-            at += 1
-        size = starts[band + 1] - starts[band]
-        is_inverted[band] = 2 * (at - first) > size
-        counts[band] = size - (at - first) if is_inverted[band] else at - first
-        total += counts[band]
-    return total
+def coded(bits, mask, limits, bands, cost, at, keys, extra, is_up):
+    """What `Coded` has. bands: of every key; at, keys, extra, is_up: changes by position."""
+    starts = np.zeros(len(limits) + 2, dtype=np.int64)
+    if len(limits):
+        words, before = bitmaps(bits, mask, limits)
+        at, extra, is_up = by_rank(words, before, bands, at, keys, extra, is_up)
+        for band in range(len(limits) + 1):
+            starts[band + 1] = before[(band + 1) * words.shape[1]]
+    else:
+        starts[1] = len(bits)
+    large, extras = _large(extra)
+    bounds = _bounds(at, starts)
+    return (
+        _sizes(starts),
+        _sizes(bounds),
+        _listing(at, starts, cost),
+        _listing(large, bounds, cost),
+        _groups(extras, _sizes(_bounds(large, bounds)), cost),
+        _packed(is_up),
+    )
 
 
 @loop
-def gaps(chosen, starts, is_inverted, gaps):
-    """Fill the gaps that were counted."""
+def _large(extra):
+    """Which steps are of more than one unit, and how many units beyond two they are of."""
+    count = 0
+    for at in range(len(extra)):
+        count += extra[at] != 0
+    large, extras = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint32)
+    to = 0
+    for at in range(len(extra)):
+        if extra[at]:
+            large[to] = at
+            extras[to] = extra[at] - 1
+            to += 1
+    return large, extras
+
+
+@loop
+def _bounds(chosen, starts):
+    """How many of the chosen are before each start."""
+    bounds = np.empty_like(starts)
+    at = 0
+    for band in range(len(starts)):
+        while at < len(chosen) and chosen[at] < starts[band]:
+            at += 1
+        bounds[band] = at
+    return bounds
+
+
+@loop
+def _sizes(starts):
+    found = np.empty(len(starts) - 1, dtype=np.int64)
+    for band in range(len(found)):
+        found[band] = starts[band + 1] - starts[band]
+    return found
+
+
+@loop
+def _packed(flags):
+    """Bytes of bits, from flags of 0 or 1."""
+    found = np.zeros((len(flags) + 7) // 8, dtype=np.uint8)
+    for at in range(len(flags)):
+        found[at >> 3] |= flags[at] << (at & 7)
+    return found
+
+
+@loop
+def _listing(chosen, starts, cost):
+    """What `Listing` has: inversions, and gaps as groups."""
+    members, sizes = _sizes(_bounds(chosen, starts)), _sizes(starts)
+    counts, is_inverted = np.empty_like(sizes), np.empty(len(sizes), dtype=np.bool_)
+    total = 0
+    for band in range(len(sizes)):
+        is_inverted[band] = 2 * members[band] > sizes[band]
+        counts[band] = sizes[band] - members[band] if is_inverted[band] else members[band]
+        total += counts[band]
+    gaps = np.empty(total, dtype=np.uint32)
     at = to = 0
-    for band in range(len(is_inverted)):
+    for band in range(len(counts)):
         before, end = starts[band] - 1, starts[band + 1]
         if not is_inverted[band]:
             while at < len(chosen) and chosen[at] < end:
@@ -40,60 +102,43 @@ def gaps(chosen, starts, is_inverted, gaps):
                 at += 1
                 to += 1
             continue
-        expected = starts[band]
-        while expected < end:
-            if at < len(chosen) and chosen[at] == expected:
+        for member in range(starts[band], end):
+            if at < len(chosen) and chosen[at] == member:
                 at += 1
             else:
-                gaps[to] = expected - before - 1
-                before = expected
+                gaps[to] = member - before - 1
+                before = member
                 to += 1
-            expected += 1
+    return is_inverted, _groups(gaps, counts, cost)
 
 
 @loop
-def are_inside(gaps, counts, starts):
-    """Whether members stay inside their bands. `gaps` become members, be they meant or not."""
-    at = 0
-    for band in range(len(counts)):
-        member = starts[band] - 1
-        for _ in range(counts[band]):
-            member += gaps[at] + 1
-            gaps[at] = member
-            at += 1
-        if counts[band] and member >= starts[band + 1]:
-            return False
-    return True
+def _groups(values, counts, cost):
+    """Counts and low bits of groups; unary part and remainders as words, how many bits they have, and excesses."""
+    low_bits = _low_bits(values, counts, cost)
+    unary_bits, remainder_bits, excess_count = _lengths(values, counts, low_bits)
+    unary = np.zeros((unary_bits + 63) // 64 + 1, dtype=np.uint64)
+    remainders = np.zeros((remainder_bits + 63) // 64 + 1, dtype=np.uint64)
+    excesses = np.empty(excess_count, dtype=np.uint32)
+    _write(values, counts, low_bits, unary, remainders, excesses)
+    return counts, low_bits, unary, unary_bits, remainders, remainder_bits, excesses
 
 
 @loop
-def flip(listed, counts, is_inverted, starts, found):
-    """Fill `found` with what is meant: the listed, or in inverted bands the others."""
-    at = to = 0
-    for band in range(len(counts)):
-        end = at + counts[band]
-        if not is_inverted[band]:
-            while at < end:
-                found[to] = listed[at]
-                at += 1
-                to += 1
-            continue
-        for member in range(starts[band], starts[band + 1]):
-            if at < end and listed[at] == member:
-                at += 1
-            else:
-                found[to] = member
-                to += 1
-
-
-@loop
-def low_bits(values, counts, every, cost, found):
-    """Fill `found` with the low bits that make a sample of each group smallest."""
+def _low_bits(values, counts, cost):
+    """Low bits that make a sample of each group smallest."""
+    fewest_values = len(values)
+    for group in range(len(counts)):
+        if counts[group]:
+            fewest_values = min(fewest_values, counts[group])
+    every = max(1, fewest_values // SAMPLED_VALUES)
+    found = np.empty_like(counts)
     histogram = np.zeros(33, dtype=np.int64)
     start = 0
     for group in range(len(counts)):
         end = start + counts[group]
-        histogram[:] = 0
+        for length in range(33):
+            histogram[length] = 0
         for at in range((start + every - 1) // every * every, end, every):
             histogram[digits(U(values[at]))] += 1
         best, fewest = 0, np.int64(2**62)
@@ -105,10 +150,11 @@ def low_bits(values, counts, every, cost, found):
                 best, fewest = bits, total
         found[group] = best
         start = end
+    return found
 
 
 @loop
-def rice_sizes(values, counts, low_bits):
+def _lengths(values, counts, low_bits):
     """Bits of the unary part and of the remainders, and how many values have an excess."""
     unary = remainders = excesses = at = 0
     for group in range(len(counts)):
@@ -123,7 +169,7 @@ def rice_sizes(values, counts, low_bits):
 
 
 @loop
-def rice(values, counts, low_bits, unary, remainders, excesses):
+def _write(values, counts, low_bits, unary, remainders, excesses):
     """Write the parts. unary, remainders: words, cleared, with one more than their bits need."""
     bit = plane_bit = start = escaped = 0
     for group in range(len(counts)):
@@ -153,43 +199,3 @@ def rice(values, counts, low_bits, unary, remainders, excesses):
                 at += size
                 plane_bit += size
         start += count
-
-
-@loop
-def quotients(unary, count, found):
-    """Returns the largest, or -1 where there are not that many. unary: bytes."""
-    total = 0
-    for at in range(len(unary)):
-        total += ones(U(unary[at]))
-    if total != count:
-        return -1
-    before, largest, at = -1, 0, 0
-    for octet in range(len(unary)):
-        left = U(unary[octet])
-        while left:
-            end = octet * 8 + lowest(left)
-            left &= left - U(1)
-            quotient = end - before - 1
-            before = end
-            largest = max(largest, quotient)
-            found[at] = quotient
-            at += 1
-    return largest
-
-
-@loop
-def add_remainders(values, remainders, counts, low_bits):
-    """Returns whether all stay within 32 bits. remainders: bytes."""
-    bit = start = 0
-    for group in range(len(counts)):
-        end, shift = start + counts[group], low_bits[group]
-        for at in range(start, end):
-            if values[at] > MAX_VALUE >> shift:
-                return False
-            values[at] <<= shift
-        for plane in range(shift):
-            for at in range(start, end):
-                values[at] |= np.int64(remainders[bit >> 3] >> (bit & 7) & 1) << plane
-                bit += 1
-        start = end
-    return True

@@ -10,52 +10,64 @@ from astraflow.weights.kernels.vectors import below, loop, lowest, ones, unequal
 
 U = np.uint64
 _ALL = np.uint64(2**64 - 1)
+_WORDS = 64
+"""Compared at a time: what is looked at again is still in the processor's nearest cache."""
 
 
 @loop
-def differing(old, new, words):
-    """Fill words with a bit for each element that differs; returns how many do."""
-    total = 0
-    full = len(old) // 64
-    for word in range(full):
-        words[word] = unequal(old, new, word * 64)
-        total += ones(words[word])
-    if full < len(words):
-        found = U(0)
-        for at in range(full * 64, len(old)):
-            if old[at] != new[at]:
-                found |= U(1) << U(at & 63)
-        words[full] = found
-        total += ones(found)
-    return total
-
-
-@loop
-def changes(old, new, words, width, positions, keys, extra, is_up):
-    """Fill columns with what each change that has its bit in `words` is."""
-    top, spare = U(1) << U(8 * width - 1), np.int64(64 - 8 * width)
+def changes(old, new, width):
+    """Columns of what differs: positions, keys, units beyond one, whether up."""
+    found = np.empty(len(old), dtype=np.int64)  # memory that is not written to costs nothing
+    words = np.empty(_WORDS, dtype=np.uint64)
     count = 0
-    for word in range(len(words)):
-        left = words[word]
-        while left:
-            at = word * 64 + lowest(left)
-            left &= left - U(1)
-            before, after = U(old[at]), U(new[at])
-            place_before = ~before if before & top else before ^ top
-            place_after = ~after if after & top else after ^ top
-            step = np.int64((place_after - place_before) << U(spare)) >> spare
-            positions[count] = at
-            keys[count] = (before << U(1) if width == 1 else before >> U(8 * width - 9)) & U(255)
-            extra[count] = (step if step > 0 else -step) - 1
-            is_up[count] = step > 0
-            count += 1
+    for start in range(0, len(old), 64 * _WORDS):
+        for word in range(differing(old, new, start, words)):
+            left = words[word]
+            while left:
+                found[count] = start + word * 64 + lowest(left)
+                left &= left - U(1)
+                count += 1
+    at, keys = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.uint8)
+    extra, is_up = np.empty(count, dtype=np.uint32), np.empty(count, dtype=np.uint8)
+    top, spare = U(1) << U(8 * width - 1), np.int64(64 - 8 * width)
+    for change in range(count):
+        position = found[change]
+        before, after = U(old[position]), U(new[position])
+        place_before = ~before if before & top else before ^ top
+        place_after = ~after if after & top else after ^ top
+        step = np.int64((place_after - place_before) << U(spare)) >> spare
+        at[change] = position
+        keys[change] = (before << U(1) if width == 1 else before >> U(8 * width - 9)) & U(255)
+        extra[change] = (step if step > 0 else -step) - 1
+        is_up[change] = step > 0
+    return at, keys, extra, is_up
 
 
 @loop
-def bitmaps(bits, mask, limits, words, before):
-    """words: [bands, words per band]."""
-    bands, per_band = words.shape
-    full = len(bits) // 64
+def differing(old, new, start, words):
+    """Fill words with a bit for each element from `start` on that differs; returns how many words."""
+    used = 0
+    at, end = start, min(len(old), start + 64 * len(words))
+    while at + 64 <= end:
+        words[used] = unequal(old, new, at)
+        used += 1
+        at += 64
+    if at < end:
+        words[used] = U(0)
+        for place in range(end - at):
+            words[used] |= U(old[at + place] != new[at + place]) << U(place)
+        used += 1
+    return used
+
+
+@loop
+def bitmaps(bits, mask, limits):
+    """A bitmap for each band `[bands, words]`, and how many elements are in all words before one, and in all.
+
+    limits: of all bands but the first, the smallest magnitude, as `mask` lets one see it.
+    """
+    bands, per_band, full = len(limits) + 1, (len(bits) + 63) // 64, len(bits) // 64
+    words, before = np.empty((bands, per_band), dtype=np.uint64), np.empty(bands * per_band + 1, dtype=np.int32)
     for start in range(0, full, 128):
         end = min(start + 128, full)
         for word in range(start, end):
@@ -80,11 +92,13 @@ def bitmaps(bits, mask, limits, words, before):
             before[band * per_band + word] = total
             total += ones(words[band, word])
     before[bands * per_band] = total
+    return words, before
 
 
 @loop
-def sort(words, before, per_band, bands, at, keys, extra, is_up, ranks, keys_to, extra_to, is_up_to):
-    """Bring changes into the order of their bands, with ranks. bands: of every key."""
+def by_rank(words, before, bands, at, keys, extra, is_up):
+    """Columns of changes in the order of their ranks: ranks, units beyond one, whether up. bands: of every key."""
+    ranks, extra_to, is_up_to = np.empty_like(at), np.empty_like(extra), np.empty_like(is_up)
     next_of = np.zeros(257, dtype=np.int64)
     for change in range(len(at)):
         next_of[bands[keys[change]] + 1] += 1
@@ -94,23 +108,28 @@ def sort(words, before, per_band, bands, at, keys, extra, is_up, ranks, keys_to,
         band = np.int64(bands[keys[change]])
         to = next_of[band]
         next_of[band] += 1
-        word = (at[change] >> 6) + band * per_band
+        word = at[change] >> 6
         lower = (U(1) << U(at[change] & 63)) - U(1)
-        ranks[to] = before[word] + ones(words[word] & lower)
-        keys_to[to] = keys[change]
+        ranks[to] = before[band * words.shape[1] + word] + ones(words[band, word] & lower)
         extra_to[to] = extra[change]
         is_up_to[to] = is_up[change]
+    return ranks, extra_to, is_up_to
 
 
 @loop
-def words_of(before, ranks, found):
-    """Fill `found` with the word in which each sorted rank is."""
+def positions_of(words, before, per_band, ranks):
+    """Positions of sorted ranks, in their order. words: of all bands, one after the other."""
+    found = np.empty_like(ranks)
     at = 0
-    for word in range(len(before) - 1):
+    for word in range(len(words)):
         end = before[word + 1]
         while at < len(ranks) and ranks[at] < end:
             found[at] = word
             at += 1
+    for at in range(len(ranks)):
+        word = found[at]
+        found[at] = (word % per_band) * 64 + _bit_before_which(words[word], ranks[at] - before[word])
+    return found
 
 
 @loop
@@ -127,33 +146,23 @@ def _bit_before_which(word, count):
 
 
 @loop
-def positions(words, before, per_band, ranks, found):
-    """Turn the words of ranks, in `found`, into positions."""
-    for at in range(len(ranks)):
-        word = found[at]
-        found[at] = (word % per_band) * 64 + _bit_before_which(words[word], ranks[at] - before[word])
-
-
-@loop
-def move(bits, width, positions, folded, is_moved):
-    """Take steps in place; `is_moved` gets a bit for each position."""
+def move(bits, width, positions, extra, is_up):
+    """Take steps in place; returns the positions sorted. extra: units beyond one."""
     top = U(1) << U(8 * width - 1)
+    is_moved = np.zeros((len(bits) + 63) // 64, dtype=np.uint64)
     for at in range(len(positions)):
         position = positions[at]
         is_moved[position >> 6] |= U(1) << U(position & 63)
-        old, code = U(bits[position]), U(folded[at])
+        old, units = U(bits[position]), U(extra[at]) + U(1)
         place = ~old if old & top else old ^ top
-        place += (code >> U(1)) ^ (U(0) - (code & U(1)))
+        place = place + units if is_up[at] else place - units
         bits[position] = place ^ top if place & top else ~place
-
-
-@loop
-def set_bits(words, found):
-    """Fill `found` with the positions of set bits."""
+    found = np.empty_like(positions)
     count = 0
-    for word in range(len(words)):
-        left = words[word]
+    for word in range(len(is_moved)):
+        left = is_moved[word]
         while left:
             found[count] = word * 64 + lowest(left)
             left &= left - U(1)
             count += 1
+    return found

@@ -11,13 +11,13 @@ ESCAPE = 16
 """Quotients from here on are told as this and an excess."""
 MAX_LOW_BITS = 31
 MAX_VALUE = 2**32 - 1
-_SAMPLED_VALUES = 1024
+SAMPLED_VALUES = 1024
 """Of each group, at least, where not all are looked at to choose its low bits."""
 
 
 def sampled_every(counts: Sequence[int]) -> int:
     """One value in how many is looked at, where all groups are large."""
-    return max(1, min((count for count in counts if count), default=0) // _SAMPLED_VALUES)
+    return max(1, min((count for count in counts if count), default=0) // SAMPLED_VALUES)
 
 
 def bit_lengths(values: ValueArray) -> IndexArray:
