@@ -19,19 +19,20 @@ from astraflow.weights.tensors import BitArray
 MAX_BLOCK_ELEMENTS = 2**21
 
 
-def encode_block(old: BitArray, new: BitArray, *, bands: int, kernels: Kernels) -> bytes:
+def encode_block(old: BitArray, new: BitArray, *, bands: int, kernels: Kernels) -> tuple[bytes, int]:
     """The payload that turns `old` into `new`, elements of one width, in at most that many bands.
 
-    Empty when nothing changed.
+    Empty when nothing changed. Beside it, how many elements did.
     """
     changes = kernels.changes(old, new)
     if not len(changes.at):
-        return b""
+        return b"", 0
     first_keys = choose_bands(old, changes.keys, changes.extra, limit=bands)
     coded = kernels.coded(old, first_keys, changes)
     sequences = (coded.changed.gaps.sequence, coded.large.gaps.sequence, coded.extras.sequence, coded.directions)
     steps = np.diff(first_keys).tolist()
-    return b"".join([number(len(first_keys)), *map(number, steps), *_table(coded), *sequences])
+    payload = b"".join([number(len(first_keys)), *map(number, steps), *_table(coded), *sequences])
+    return payload, len(changes.at)
 
 
 def apply_block(payload: memoryview, bits: BitArray, *, kernels: Kernels) -> IndexArray:

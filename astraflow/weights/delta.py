@@ -73,6 +73,15 @@ class DeltaHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A delta as it travels."""
+
+    data: bytes
+    changed_elements: int
+    """Whose bits differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """What applying one block changed: sorted int64 positions, counted in elements from the start of the block."""
 
@@ -101,7 +110,7 @@ def encode_delta(
     workers: int = 1,
     block_elements: int = BLOCK_ELEMENTS,
     kernels: Kernels | None = None,
-) -> bytes:
+) -> Delta:
     """The delta from `old` to `new`, with raw blocks where that is smaller.
 
     kernels: those that suit the size, unless given; the bytes are the same with any.
@@ -112,9 +121,10 @@ def encode_delta(
     pieces = _pieces(target, old, new, block_elements=block_elements)
     kernels = kernels or kernels_for(target.size_bytes)
     coded = list(_spread(lambda piece: _encode(*piece, level=level, kernels=kernels), pieces, workers=workers))
-    blocks = [block for block in coded if block]
+    blocks = [block for block, _ in coded if block]
     head = _HEAD.pack(_MAGIC, base.root_hash, target.root_hash, target.size_bytes, len(blocks), 0)
-    return b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
+    data = b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
+    return Delta(data=data, changed_elements=sum(changed for _, changed in coded))
 
 
 def read_head(data: bytes | memoryview) -> DeltaHead:
@@ -156,14 +166,15 @@ def _pieces(
             yield run.offset + start * run.width, before[chosen], after[chosen]
 
 
-def _encode(offset: int, old: BitArray, new: BitArray, *, level: Level, kernels: Kernels) -> bytes:
-    payload = encode_block(old, new, bands=BANDS[level], kernels=kernels)
+def _encode(offset: int, old: BitArray, new: BitArray, *, level: Level, kernels: Kernels) -> tuple[bytes, int]:
+    """The block, empty when nothing changed, and how many elements did."""
+    payload, changed = encode_block(old, new, bands=BANDS[level], kernels=kernels)
     if not payload:
-        return b""
+        return b"", 0
     if len(payload) >= new.nbytes:
         payload, level = new.tobytes(), Level.RAW
     head = _BLOCK.pack(level, new.itemsize, 0, len(new), offset, len(payload), 0)
-    return b"".join([head, _CHECKSUM.pack(_block_checksum(head, payload)), payload])
+    return b"".join([head, _CHECKSUM.pack(_block_checksum(head, payload)), payload]), changed
 
 
 def _blocks(rest: memoryview, *, count: int) -> Iterator[_Block]:

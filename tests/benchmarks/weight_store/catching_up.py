@@ -46,7 +46,7 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
         began = time.perf_counter()
         old = rebuild(folder, records, base, into=lambda size_bytes: np.empty(size_bytes, dtype=np.uint8))
         rebuilt = time.perf_counter()
-        direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE)
+        direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE).data
         encoded = time.perf_counter()
         found.append(
             CatchUp(
@@ -65,7 +65,7 @@ def _publish(directory: Path, count: int, *, elements: int, learning_rate: float
     with opened(directory, WeightsConfig(keep_versions=count)) as store:
         before: tuple[Manifest, Buffer] | None = None
         for now in versions(count, elements=elements, learning_rate=learning_rate):
-            data = now[1].tobytes() if before is None else encode_delta(*before, *now)
+            data = now[1].tobytes() if before is None else encode_delta(*before, *now).data
             transfer = transfer_of(now[0], data, base=None if before is None else before[0].version)
             put(store, now[0], transfer, data, chunk_bytes=2**20)
             before = now

@@ -25,7 +25,7 @@ class Codec:
 
 def _level(level: Level, *, workers: int = 1) -> Codec:
     return Codec(
-        encode=lambda pair: encode_delta(pair.base, pair.old, pair.target, pair.new, level=level, workers=workers),
+        encode=lambda pair: encode_delta(pair.base, pair.old, pair.target, pair.new, level=level, workers=workers).data,
         apply=lambda data, pair, buffer: apply_delta(data, pair.target, buffer, workers=workers),
     )
 
