@@ -33,7 +33,7 @@ def listing_of(chosen: IndexArray, starts: IndexArray) -> Listing:
 def read_chosen(reader: Reader, entries: Sequence[Entry], starts: IndexArray) -> IndexArray:
     """The members that are meant, sorted: the inverse of `listing_of`. Raises: CorruptData."""
     counts = np.array([entry.listed for entry in entries])
-    chosen = _decode_rice(reader, counts.tolist(), [entry.low_bits for entry in entries])
+    chosen = decode_rice(reader, counts.tolist(), [entry.low_bits for entry in entries])
     chosen += 1
     np.cumsum(chosen, out=chosen)
     ends = np.cumsum(counts)
@@ -49,7 +49,7 @@ def read_chosen(reader: Reader, entries: Sequence[Entry], starts: IndexArray) ->
 def read_steps(reader: Reader, dtype: np.dtype[np.unsignedinteger], table: Table, bounds: IndexArray) -> BitArray:
     """The folded steps of the changed elements, in order of their ranks. bounds: of bands among them."""
     at = read_chosen(reader, table.large, bounds)
-    extras = _decode_rice(reader, [entry.members for entry in table.large], table.low_bits)
+    extras = decode_rice(reader, [entry.members for entry in table.large], table.low_bits)
     if extras.max(initial=0) >= 2 ** (8 * dtype.itemsize - 1) - 1:
         raise CorruptData("a delta block has a step larger than its elements")
     count = int(bounds[-1])
@@ -73,7 +73,7 @@ def groups_of(values: ValueArray, counts: IndexArray) -> Groups:
     return Groups(counts=counts.tolist(), low_bits=low_bits, sequence=sequence)
 
 
-def _decode_rice(reader: Reader, counts: Sequence[int], low_bits: Sequence[int]) -> IndexArray:
+def decode_rice(reader: Reader, counts: Sequence[int], low_bits: Sequence[int]) -> IndexArray:
     """The groups of values, one after another `[sum(counts)]`. Raises: CorruptData."""
     count = sum(counts)
     values = _quotients(reader, count)
