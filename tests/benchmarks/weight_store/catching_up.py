@@ -18,6 +18,8 @@ from astraflow.weights.recovery import recover
 from astraflow.weights.store import opened
 from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer
 from tests.benchmarks.weight_store.walk import POLICY, versions
+from tests.benchmarks.weights.entropy import floor_bytes
+from tests.benchmarks.weights.updates import Pair
 from tests.weights.shelves import put
 
 
@@ -28,6 +30,8 @@ class CatchUp:
     behind: int
     chain_bytes: float
     direct_bytes: float
+    floor_bytes: float
+    """What any direct delta takes that knows the old exponents."""
     rebuild_s: float
     """Old bits from the nearest full snapshot before them: file, deltas, hashes."""
     encode_s: float
@@ -53,6 +57,7 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
                 behind=behind,
                 chain_bytes=sum(file.size_bytes for file in chain) / elements,
                 direct_bytes=len(direct) / elements,
+                floor_bytes=floor_bytes(Pair(base=records[base].manifest, old=old, target=newest, new=bits)) / elements,
                 rebuild_s=rebuilt - began,
                 encode_s=encoded - rebuilt,
             )

@@ -8,7 +8,7 @@ that make the asked-for shares of the elements change. GB/s are of model bytes f
 of several rounds in which all codecs take turns; decoding is always into the weights in place, so that `apply` is all
 of it. Every result is compared with the target, bit for bit. `--threads` has the same by the clock, for both levels on
 that many threads, and in as many processes that share nothing: it needs a machine on which nothing else runs.
-`--recorded` works on versions that the store of a real run has kept:
+`--recorded` works on versions that the store of a real run has kept (floor: `entropy.floor_bytes`):
 
     astraflow run reverse/small_steps --headless --no-web --run-dir RUN
 """
@@ -29,6 +29,7 @@ from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.weights.tensors import tensor_hashes
 from tests.benchmarks.weights.codecs import CODECS, Codec, levels
+from tests.benchmarks.weights.entropy import floor_bytes
 from tests.benchmarks.weights.processes import measured
 from tests.benchmarks.weights.updates import Pair, Training, recorded, spans
 
@@ -153,7 +154,7 @@ def recorded_table(folder: Path, behind: Sequence[int]) -> str:
     lines = [
         "| versions behind | deltas | elements changed | "
         + " | ".join(_DISTINCT)
-        + " | fast, dense: B per parameter |",
+        + " | fast, dense, floor, floor by tensor: B per parameter |",
         "|---|" + "---|" * (len(_DISTINCT) + 3),
     ]
     for distance in behind:
@@ -163,7 +164,8 @@ def recorded_table(folder: Path, behind: Sequence[int]) -> str:
         changed, elements = sum(pair.changed for pair in pairs), sum(pair.elements for pair in pairs)
         sizes = {name: sum(len(codec.encode(pair)) for pair in pairs) for name, codec in _DISTINCT.items()}
         cells = [f"{size / changed:.2f} B" for size in sizes.values()]
-        each = ", ".join(f"{sizes[name] / elements:.4f}" for name in ("fast", "dense"))
+        floors_ = [sum(floor_bytes(pair, by_tensor=by_tensor) for pair in pairs) for by_tensor in (False, True)]
+        each = ", ".join(f"{size / elements:.4f}" for size in (sizes["fast"], sizes["dense"], *floors_))
         lines.append(f"| {distance} | {len(pairs)} | {changed / elements:.2%} | {' | '.join(cells)} | {each} |")
     return "\n".join(lines)
 
