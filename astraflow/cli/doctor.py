@@ -33,7 +33,7 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything."""
     looks: tuple[Callable[[], Finding], ...] = (
-        _python, _cores, _memory, _disk, _ports, _torch, _gpu, _chromium, _bubblewrap,
+        _python, _cores, _memory, _disk, _ports, _torch, _codec, _gpu, _chromium, _bubblewrap,
     )  # fmt: skip
     return [look() for look in looks]
 
@@ -105,6 +105,12 @@ def _torch() -> Finding:
     import torch
 
     return Finding(what="training", is_good=True, is_needed=False, message=f"torch {torch.__version__}")
+
+
+def _codec() -> Finding:
+    is_good = importlib.util.find_spec("numba") is not None
+    message = "compiled" if is_good else "numpy, good for small models: pip install 'astraflow[compiled]'"
+    return Finding(what="weight codec", is_good=is_good, is_needed=False, message=message)
 
 
 def _gpu() -> Finding:

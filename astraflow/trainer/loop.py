@@ -193,6 +193,8 @@ def _costs(stats: PublishStats | None, *, at: float) -> dict[str, float]:
         published_at=at,
         full_bytes=stats.full_bytes,
         sent_bytes=stats.sent_bytes,
+        changed_elements=stats.changed_elements,
+        elements=stats.elements,
         copy_s=stats.copy_s,
         hash_s=stats.hash_s,
         encode_s=stats.encode_s,

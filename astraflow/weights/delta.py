@@ -30,6 +30,8 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Manifest
 from astraflow.weights.bands import MAX_BANDS
 from astraflow.weights.blocks import MAX_BLOCK_ELEMENTS, apply_block, encode_block
+from astraflow.weights.kernels.base import Kernels
+from astraflow.weights.kernels.choice import kernels_for
 from astraflow.weights.tensors import BITS, HASH_BYTES, BitArray, Buffer, has_same_layout, runs
 
 BLOCK_ELEMENTS = MAX_BLOCK_ELEMENTS
@@ -71,6 +73,15 @@ class DeltaHead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A delta as it travels."""
+
+    data: bytes
+    changed_elements: int
+    """Whose bits differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
     """What applying one block changed: sorted int64 positions, counted in elements from the start of the block."""
 
@@ -98,18 +109,22 @@ def encode_delta(
     level: Level = Level.FAST,
     workers: int = 1,
     block_elements: int = BLOCK_ELEMENTS,
-) -> bytes:
+    kernels: Kernels | None = None,
+) -> Delta:
     """The delta from `old` to `new`, with raw blocks where that is smaller.
 
+    kernels: those that suit the size, unless given; the bytes are the same with any.
     Raises: InvalidInput when the two versions do not have the same layout.
     """
     if not has_same_layout(base, target):
         raise InvalidInput(f"no delta leads from version {base.version} to {target.version}: their tensors differ")
     pieces = _pieces(target, old, new, block_elements=block_elements)
-    coded = list(_spread(lambda piece: _encode(*piece, level=level), pieces, workers=workers))
-    blocks = [block for block in coded if block]
+    kernels = kernels or kernels_for(target.size_bytes)
+    coded = list(_spread(lambda piece: _encode(*piece, level=level, kernels=kernels), pieces, workers=workers))
+    blocks = [block for block, _ in coded if block]
     head = _HEAD.pack(_MAGIC, base.root_hash, target.root_hash, target.size_bytes, len(blocks), 0)
-    return b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
+    data = b"".join([head, _CHECKSUM.pack(xxh3_64_intdigest(head)), *blocks])
+    return Delta(data=data, changed_elements=sum(changed for _, changed in coded))
 
 
 def read_head(data: bytes | memoryview) -> DeltaHead:
@@ -123,7 +138,9 @@ def read_head(data: bytes | memoryview) -> DeltaHead:
     return DeltaHead(base_root=base_root, target_root=target_root, size_bytes=size_bytes, blocks=blocks)
 
 
-def apply_delta(data: bytes | memoryview, target: Manifest, buffer: Buffer, *, workers: int = 1) -> tuple[Patch, ...]:
+def apply_delta(
+    data: bytes | memoryview, target: Manifest, buffer: Buffer, *, workers: int = 1, kernels: Kernels | None = None
+) -> tuple[Patch, ...]:
     """Turn `buffer`, in place, from the delta's base into its target; returns what changed, in order.
 
     target: any manifest with the buffer's layout. Whether the result is right is for `tensors.verify` to prove; the
@@ -134,7 +151,8 @@ def apply_delta(data: bytes | memoryview, target: Manifest, buffer: Buffer, *, w
         raise CorruptData(f"a delta for {head.size_bytes} bytes does not apply to {buffer.nbytes}")
     blocks = list(_blocks(memoryview(data)[_HEAD.size + _CHECKSUM.size :], count=head.blocks))
     _check_ranges(blocks, target)
-    return tuple(_spread(lambda block: _apply(block, buffer), blocks, workers=workers))
+    kernels = kernels or kernels_for(target.size_bytes)
+    return tuple(_spread(lambda block: _apply(block, buffer, kernels=kernels), blocks, workers=workers))
 
 
 def _pieces(
@@ -148,14 +166,15 @@ def _pieces(
             yield run.offset + start * run.width, before[chosen], after[chosen]
 
 
-def _encode(offset: int, old: BitArray, new: BitArray, *, level: Level) -> bytes:
-    payload = encode_block(old, new, bands=BANDS[level])
+def _encode(offset: int, old: BitArray, new: BitArray, *, level: Level, kernels: Kernels) -> tuple[bytes, int]:
+    """The block, empty when nothing changed, and how many elements did."""
+    payload, changed = encode_block(old, new, bands=BANDS[level], kernels=kernels)
     if not payload:
-        return b""
+        return b"", 0
     if len(payload) >= new.nbytes:
         payload, level = new.tobytes(), Level.RAW
     head = _BLOCK.pack(level, new.itemsize, 0, len(new), offset, len(payload), 0)
-    return b"".join([head, _CHECKSUM.pack(_block_checksum(head, payload)), payload])
+    return b"".join([head, _CHECKSUM.pack(_block_checksum(head, payload)), payload]), changed
 
 
 def _blocks(rest: memoryview, *, count: int) -> Iterator[_Block]:
@@ -193,11 +212,11 @@ def _check_ranges(blocks: Iterable[_Block], target: Manifest) -> None:
         end = block.offset + block.elements * block.width
 
 
-def _apply(block: _Block, buffer: Buffer) -> Patch:
+def _apply(block: _Block, buffer: Buffer, *, kernels: Kernels) -> Patch:
     bits = buffer[block.offset : block.offset + block.elements * block.width].view(BITS[block.width])
     match block.level:
         case Level.FAST | Level.DENSE:
-            positions = apply_block(block.payload, bits)
+            positions = apply_block(block.payload, bits, kernels=kernels)
         case Level.RAW:
             positions = _replace(block.payload, bits)
         case _:

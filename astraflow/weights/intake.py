@@ -100,12 +100,12 @@ def _stepped(manifest: Manifest, delta: Buffer, *, base: tuple[Manifest, Bits], 
 
 def _derived(manifest: Manifest, bits: Bits, *, base: tuple[Manifest, Bits] | None, workers: int) -> Proven:
     """The delta to bits that arrived in full; the full snapshot where there is none, or a larger one."""
-    changed, delta = 0, b""
+    changed = 0
     if base is not None and has_same_layout(base[0], manifest):
-        changed = changed_elements(manifest, base[1].buffer, bits.buffer)
         delta = encode_delta(base[0], base[1].buffer, manifest, bits.buffer, workers=workers)
-    if base is not None and 0 < len(delta) < manifest.size_bytes:
-        file = transfer_of(manifest, delta, base=base[0].version)
-        return Proven(bits=bits, file=file, data=memoryview(delta), changed_elements=changed)
+        changed = delta.changed_elements
+        if len(delta.data) < manifest.size_bytes:
+            file = transfer_of(manifest, delta.data, base=base[0].version)
+            return Proven(bits=bits, file=file, data=memoryview(delta.data), changed_elements=changed)
     full = transfer_of(manifest, bits.buffer.data, base=None)
     return Proven(bits=bits, file=full, data=bits.buffer.data, changed_elements=changed)

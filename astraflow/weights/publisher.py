@@ -20,11 +20,20 @@ from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.weights.chunks import split, transfer_of
-from astraflow.weights.delta import encode_delta
+from astraflow.weights.delta import Delta, encode_delta
 from astraflow.weights.drafts import Draft, DraftBuffer, DraftBuffers
 from astraflow.weights.shared import sweep
 from astraflow.weights.signing import SigningKey
-from astraflow.weights.tensors import SnapshotTensors, TensorShapes, fill, has_same_layout, lay_out, seal, shapes_of
+from astraflow.weights.tensors import (
+    SnapshotTensors,
+    TensorShapes,
+    fill,
+    has_same_layout,
+    lay_out,
+    runs,
+    seal,
+    shapes_of,
+)
 
 log = get_logger()
 
@@ -51,6 +60,9 @@ class PublishStats:
     full_bytes: int
     sent_bytes: int
     """In chunks, of the file that was accepted; retries are not counted."""
+    changed_elements: int
+    elements: int
+    """Elements whose bits differ from the version before, of how many; both 0 when there is none to compare with."""
     copy_s: float
     """Copying the weights off the device: only this holds the trainer up."""
     hash_s: float
@@ -184,10 +196,10 @@ class Publisher:
         buffer = draft.buffer
         try:
             manifest, hash_s = await _timed(lambda: self._sealed(version, draft, probe, metadata))
-            delta, encode_s = await _timed(lambda: self._delta(manifest, buffer))
+            (delta, smaller), encode_s = await _timed(lambda: self._encoded(manifest, buffer))
             buffer.show()
             began = time.perf_counter()
-            offer, is_new = await self._sent(_Offers(manifest, buffer, delta))
+            offer, is_new = await self._sent(_Offers(manifest, buffer, smaller))
             send_s = time.perf_counter() - began
         except BaseException:
             self._buffers.give_back(buffer)
@@ -202,6 +214,8 @@ class Publisher:
             is_shared=offer.shared is not None,
             full_bytes=manifest.size_bytes,
             sent_bytes=len(offer.data),
+            changed_elements=delta.changed_elements if delta else 0,
+            elements=sum(run.elements for run in runs(manifest)) if delta else 0,
             copy_s=draft.copy_s,
             hash_s=hash_s,
             encode_s=encode_s,
@@ -223,15 +237,16 @@ class Publisher:
         )
         return manifest if self._signing is None else self._signing.signed(manifest)
 
-    def _delta(self, manifest: Manifest, buffer: DraftBuffer) -> "_Offer | None":
-        """The way from the version before, if that is smaller than the version."""
+    def _encoded(self, manifest: Manifest, buffer: DraftBuffer) -> "tuple[Delta | None, _Offer | None]":
+        """The way from the version before, if that has the same tensors; the offer, if it is smaller, too."""
         if self._base is None or not has_same_layout(self._base[0], manifest):
-            return None
+            return None, None
         base, old = self._base
         delta = encode_delta(base, old.bits, manifest, buffer.bits, workers=self._config.codec_threads)
-        if len(delta) >= manifest.size_bytes:
-            return None
-        return _Offer(transfer=transfer_of(manifest, delta, base=base.version), data=memoryview(delta))
+        if len(delta.data) >= manifest.size_bytes:
+            return delta, None
+        transfer = transfer_of(manifest, delta.data, base=base.version)
+        return delta, _Offer(transfer=transfer, data=memoryview(delta.data))
 
     async def _sent(self, offers: "_Offers") -> tuple["_Offer", bool]:
         """The first offer that the store takes, and whether the version was new to it."""

@@ -128,7 +128,8 @@ class Ways:
         old = rebuild(
             self._folder, state.records, base.version, into=lambda n: np.empty(n, dtype=np.uint8), workers=workers
         )
-        data = encode_delta(base.manifest, old, target.manifest, bits.buffer, level=Level.DENSE, workers=workers)
+        delta = encode_delta(base.manifest, old, target.manifest, bits.buffer, level=Level.DENSE, workers=workers)
+        data = delta.data
         if len(data) >= target.manifest.size_bytes:
             return None
         log.debug("direct_delta_made", policy=self._policy, base=base.version, target=target.version, bytes=len(data))

@@ -39,7 +39,7 @@ def main() -> None:
         for number, one in enumerate((bits, moved.astype(np.uint16)))
     ]
     (old_manifest, old), (manifest, new) = versions
-    data = encode_delta(old_manifest, old, manifest, new)
+    data = encode_delta(old_manifest, old, manifest, new).data
     plan = TransferPlan(manifest=manifest, transfers=(transfer_of(manifest, data, base=Version(0)),))
     file, warm, buffers = np.frombuffer(data, dtype=np.uint8), np.zeros_like(old), Buffers()
     base = (replace(old_manifest), old)

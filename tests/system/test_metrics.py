@@ -24,6 +24,8 @@ async def test_a_run_serves_its_metrics_where_it_says(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     (steps,) = [line for line in text.splitlines() if line.startswith("astraflow_stream_trainer_steps_total{")]
     assert float(steps.rpartition(" ")[2]) > 0
+    (changed,) = [line for line in text.splitlines() if line.startswith("astraflow_version_changed_ratio{")]
+    assert 0 < float(changed.rpartition(" ")[2]) < 1
 
 
 async def test_a_run_may_go_without(tmp_path: Path) -> None:

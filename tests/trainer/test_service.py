@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, UnknownPolicy
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.links import VersionReport
+from astraflow.contract.weights import VersionNotice
 from astraflow.trainer import service
 from astraflow.trainer.backends.scripted import ScriptedBackend
 from astraflow.trainer.config import TrainerConfig
@@ -72,8 +74,11 @@ class Surroundings:
         )
 
     async def versions(self) -> list[int]:
+        return [int(notice.version) for notice in await self.notices()]
+
+    async def notices(self) -> Sequence[VersionNotice]:
         async with dial(self.weights_address, token=TOKEN) as link:
-            return [int(notice.version) for notice in await WeightPlaneClient(link).versions(PolicyId("solver"))]
+            return await WeightPlaneClient(link).versions(PolicyId("solver"))
 
 
 @asynccontextmanager
@@ -106,6 +111,20 @@ async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Pa
         sent = [report.metrics["published_sent_bytes"] for report in around.data.reports.values()]
         assert sent[0] == around.data.reports["solver:1"].metrics["published_full_bytes"]
         assert max(sent[1:]) < sent[0] / 5
+
+
+@pytest.mark.anyio
+async def test_it_tells_what_share_of_the_weights_each_version_changed(tmp_path: Path) -> None:
+    async with surroundings(tmp_path, batches=4) as around:
+        await around.train(config(max_steps=4))
+        told = [VersionReport.told(report.metrics) for report in around.data.reports.values()]
+        counted = {notice.version: notice.changed_elements for notice in await around.notices()}
+        assert [version and version.changed_share for version in told[:1]] == [None]  # nothing to compare with
+        for version in told[1:]:
+            assert version is not None and version.changed_share is not None
+            assert version.changed_elements == counted[version.version] > 0
+            assert 0 < version.changed_share < 1
+            assert version.elements * 2 == version.full_bytes
 
 
 @pytest.mark.anyio

@@ -127,7 +127,7 @@ def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown)
         (transfer,) = store.plan(POLICY, have=Version(0), want=None).transfers
 
         assert transfer.kind is TransferKind.DELTA
-        assert read(store, transfer).tobytes() == encode_delta(*VERSIONS[0], *VERSIONS[1])
+        assert read(store, transfer).tobytes() == encode_delta(*VERSIONS[0], *VERSIONS[1]).data
         assert [name for name in names(tmp_path) if name.startswith("0000000001")] == [
             "0000000001.delta",
             "0000000001.record",

@@ -1,45 +1,50 @@
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.weights.bands import KEYS, BandOrder, choose_bands, differing, keys_of, positions_in
+from astraflow.weights.bands import KEYS, choose_bands, keys_of
+from astraflow.weights.kernels.base import Kernels
 from tests.weights.bit_pairs import BitPair, bit_pairs
+from tests.weights.kernels.each import WITH_EACH
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(pair=bit_pairs(), cuts=st.sets(st.integers(1, KEYS - 1), max_size=31))
-def test_ranks_are_positions_sorted_by_band(pair: BitPair, cuts: set[int]) -> None:
+def test_bands_begin_where_the_elements_before_them_end(kernels: Kernels, pair: BitPair, cuts: set[int]) -> None:
     first_keys = [0, *sorted(cuts)]
-    bands = (np.searchsorted(first_keys, keys_of(pair.old), side="right") - 1).astype(np.uint8)
-    expected = np.argsort(bands, kind="stable")
+    bands = np.searchsorted(first_keys, keys_of(pair.old), side="right") - 1
 
-    order = BandOrder(pair.old, first_keys)
+    order = kernels.band_order(pair.old, first_keys)
 
     assert np.array_equal(np.diff(order.starts), np.bincount(bands, minlength=len(first_keys)))
-    assert np.array_equal(order.ranks(expected, bands[expected]), np.arange(len(bands)))
-    assert np.array_equal(order.positions(np.arange(len(bands))), expected)
-    few = np.arange(0, len(bands), 40)
-    assert np.array_equal(order.positions(few), expected[few])
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(bit_pairs())
-def test_what_differs_is_found(pair: BitPair) -> None:
-    assert np.array_equal(positions_in(differing(pair.old, pair.new)), np.flatnonzero(pair.old != pair.new))
+def test_what_differs_is_found(kernels: Kernels, pair: BitPair) -> None:
+    changes = kernels.changes(pair.old, pair.new)
+
+    assert np.array_equal(changes.at, np.flatnonzero(pair.old != pair.new))
+    assert np.array_equal(changes.keys, keys_of(pair.old[changes.at]))
 
 
-def test_what_differs_is_found_across_chunks() -> None:
+@WITH_EACH
+def test_what_differs_is_found_across_chunks(kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     for density in (0.0, 1e-5, 0.01, 0.5):
         old = rng.integers(0, 2**16, 300_007, dtype="<u2")
         new = np.where(rng.random(len(old)) < density, old + 1, old).astype("<u2")
 
-        assert np.array_equal(positions_in(differing(old, new)), np.flatnonzero(old != new))
+        assert np.array_equal(kernels.changes(old, new).at, np.flatnonzero(old != new))
 
 
 def test_bands_part_what_changes_from_what_does_not() -> None:
     old = np.repeat(np.array([0x3000, 0x3C00], dtype="<u2"), 50_000)
     changed = old[:20_000]
 
-    first_keys = choose_bands(old, changed, np.zeros(len(changed), dtype=np.uint32), limit=32)
+    first_keys = choose_bands(old, keys_of(changed), np.zeros(len(changed), dtype=np.uint32), limit=32)
 
     assert len(first_keys) == 2
     assert keys_of(old)[0] < first_keys[1] <= keys_of(old)[-1]
@@ -50,4 +55,4 @@ def test_bands_that_save_nothing_are_not_made() -> None:
     old = rng.integers(0, 2**16, 100_000, dtype="<u2")
     changed = old[rng.random(len(old)) < 0.01]
 
-    assert choose_bands(old, changed, np.zeros(len(changed), dtype=np.uint32), limit=32) == [0]
+    assert choose_bands(old, keys_of(changed), np.zeros(len(changed), dtype=np.uint32), limit=32) == [0]

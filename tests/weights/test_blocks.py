@@ -2,26 +2,31 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.blocks import apply_block, encode_block
+from astraflow.weights.kernels.base import Kernels
 from astraflow.weights.streams import number
 from astraflow.weights.tensors import BITS
 from tests.weights.bit_pairs import BitPair, bit_pairs
+from tests.weights.kernels.each import WITH_EACH
 
 BANDS = st.sampled_from([1, 2, 32])
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(pair=bit_pairs(), bands=BANDS)
-def test_a_block_round_trips_whatever_changed(pair: BitPair, bands: int) -> None:
-    payload = encode_block(pair.old, pair.new, bands=bands)
+def test_a_block_round_trips_whatever_changed(kernels: Kernels, pair: BitPair, bands: int) -> None:
+    payload, changed = encode_block(pair.old, pair.new, bands=bands, kernels=kernels)
 
     assert (payload == b"") == np.array_equal(pair.old, pair.new)
+    assert changed == np.count_nonzero(pair.old != pair.new)
     if payload:
         bits = pair.old.copy()
-        positions = apply_block(memoryview(payload), bits)
+        positions = apply_block(memoryview(payload), bits, kernels=kernels)
         assert np.array_equal(bits, pair.new)
         assert np.array_equal(positions, np.flatnonzero(pair.old != pair.new))
 
@@ -35,49 +40,57 @@ def _update(*, elements: int, rate: float) -> BitPair:
     return BitPair(old=old, new=new)
 
 
-def test_elements_that_change_by_their_size_take_more_bands_and_fewer_bytes() -> None:
+@WITH_EACH
+def test_elements_that_change_by_their_size_take_more_bands_and_fewer_bytes(kernels: Kernels) -> None:
     pair = _update(elements=200_000, rate=1e-6)
     changed = np.count_nonzero(pair.old != pair.new)
 
-    sizes = [len(encode_block(pair.old, pair.new, bands=bands)) for bands in (1, 2, 32)]
+    sizes = [len(encode_block(pair.old, pair.new, bands=bands, kernels=kernels)[0]) for bands in (1, 2, 32)]
 
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[1] < 1.15 * changed
     assert sizes[2] < 0.95 * changed
 
 
-def test_large_blocks_with_many_changes_round_trip() -> None:
+@WITH_EACH
+def test_large_blocks_with_many_changes_round_trip(kernels: Kernels) -> None:
     for rate in (1e-7, 1e-5, 1e-3):
         pair = _update(elements=300_001, rate=rate)
         for bands in (1, 2, 32):
-            bits = pair.old.copy()
-            apply_block(memoryview(encode_block(pair.old, pair.new, bands=bands)), bits)
+            bits, (payload, _) = pair.old.copy(), encode_block(pair.old, pair.new, bands=bands, kernels=kernels)
+            apply_block(memoryview(payload), bits, kernels=kernels)
             assert np.array_equal(bits, pair.new)
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(data=st.data(), pair=bit_pairs(most=700), bands=BANDS)
-def test_a_damaged_payload_is_refused_or_decodes_to_something(data: st.DataObject, pair: BitPair, bands: int) -> None:
+def test_a_damaged_payload_is_refused_or_decodes_to_something(
+    kernels: Kernels, data: st.DataObject, pair: BitPair, bands: int
+) -> None:
     pair.new[-1] = ~pair.old[-1]
-    payload = bytearray(encode_block(pair.old, pair.new, bands=bands))
+    payload = bytearray(encode_block(pair.old, pair.new, bands=bands, kernels=kernels)[0])
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(payload)))
     bits = pair.old.copy()
 
     try:
-        positions = apply_block(memoryview(payload)[: cut or None], bits)
+        positions = apply_block(memoryview(payload)[: cut or None], bits, kernels=kernels)
     except CorruptData:
         assert np.array_equal(bits, pair.old)
     else:
         assert np.array_equal(positions, np.flatnonzero(bits != pair.old))
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(payload=st.binary(max_size=200), width=st.sampled_from([1, 2, 4]))
-def test_random_bytes_are_refused_or_decode_to_something(payload: bytes, width: int) -> None:
+def test_random_bytes_are_refused_or_decode_to_something(kernels: Kernels, payload: bytes, width: int) -> None:
     bits = np.arange(50).astype(BITS[width])
 
     try:
-        positions = apply_block(memoryview(payload), bits)
+        positions = apply_block(memoryview(payload), bits, kernels=kernels)
     except CorruptData:
         assert np.array_equal(bits, np.arange(50))
     else:
@@ -94,6 +107,7 @@ ALL_OF_100 = (1, 1)
 """One band; all its elements but none changed."""
 
 
+@WITH_EACH
 @pytest.mark.parametrize(
     "payload",
     [
@@ -126,12 +140,14 @@ ALL_OF_100 = (1, 1)
         ),
     ],
 )
-def test_lying_payloads_are_refused_without_allocating_what_they_claim(payload: bytes) -> None:
+def test_lying_payloads_are_refused_without_allocating_what_they_claim(kernels: Kernels, payload: bytes) -> None:
     bits = np.arange(100, dtype="<u2")
+    with pytest.raises(CorruptData):
+        apply_block(memoryview(payload), bits, kernels=kernels)  # compiled
     tracemalloc.start()
     try:
         with pytest.raises(CorruptData):
-            apply_block(memoryview(payload), bits)
+            apply_block(memoryview(payload), bits, kernels=kernels)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -140,15 +156,17 @@ def test_lying_payloads_are_refused_without_allocating_what_they_claim(payload: 
     assert peak_bytes < 2**16
 
 
+@WITH_EACH
 @pytest.mark.parametrize("width", [1, 2, 4])
 @pytest.mark.parametrize("bands", [1, 32])
-def test_decoding_takes_at_most_64_bytes_an_element(width: int, bands: int) -> None:
+def test_decoding_takes_at_most_64_bytes_an_element(kernels: Kernels, width: int, bands: int) -> None:
     rng = np.random.default_rng(width)
     old, new = rng.integers(0, 256**width, (2, 2**17), dtype=BITS[width])
-    payload = encode_block(old, new, bands=bands)
+    payload, _ = encode_block(old, new, bands=bands, kernels=kernels)
+    apply_block(memoryview(payload), old.copy(), kernels=kernels)  # compiled
     tracemalloc.start()
     try:
-        apply_block(memoryview(payload), old)
+        apply_block(memoryview(payload), old, kernels=kernels)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

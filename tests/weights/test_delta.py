@@ -3,20 +3,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.weights.delta import Level, apply_delta, encode_delta, read_head
+from astraflow.weights.kernels.base import Kernels
 from astraflow.weights.tensors import runs, verify
+from tests.weights.kernels.each import WITH_EACH
 from tests.weights.versions import layout, snapshot, stepped
 
 HEAD_BYTES = 96
 BLOCK_HEAD_BYTES = 32
 
 
+@WITH_EACH
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     dtypes=st.lists(st.sampled_from(Dtype), min_size=1, max_size=6),
@@ -25,19 +29,20 @@ BLOCK_HEAD_BYTES = 32
     workers=st.sampled_from([1, 2]),
 )
 def test_a_delta_leads_to_the_target_bit_for_bit(
-    seed: int, dtypes: list[Dtype], density: float, block_elements: int, workers: int
+    kernels: Kernels, seed: int, dtypes: list[Dtype], density: float, block_elements: int, workers: int
 ) -> None:
     shapes = {f"tensor{place}": (dtype, (place, 29)) for place, dtype in enumerate(dtypes, start=1)}
     old = snapshot(seed, shapes)
     base, buffer = layout(old, 4)
     target, new = layout(stepped(old, seed + 1, density=density), 5)
 
-    data = encode_delta(base, buffer, target, new, workers=workers, block_elements=block_elements)
+    delta = encode_delta(base, buffer, target, new, workers=workers, block_elements=block_elements, kernels=kernels)
     applied = buffer.copy()
-    patches = apply_delta(data, target, applied, workers=workers)
+    patches = apply_delta(delta.data, target, applied, workers=workers, kernels=kernels)
 
     verify(target, applied)
     assert np.array_equal(applied, new)
+    assert delta.changed_elements == sum(len(patch.positions) for patch in patches)
     listed = sorted(patch.offset + int(at) * patch.width for patch in patches for at in patch.positions)
     assert listed == sorted(
         run.offset + int(at) * run.width
@@ -51,7 +56,7 @@ def test_a_delta_names_what_it_leads_from_and_to() -> None:
     base, buffer = layout(old, 4)
     target, new = layout(stepped(old, 1), 5)
 
-    head = read_head(encode_delta(base, buffer, target, new))
+    head = read_head(encode_delta(base, buffer, target, new).data)
 
     assert (head.base_root, head.target_root) == (base.root_hash, target.root_hash)
     assert head.size_bytes == buffer.nbytes
@@ -60,7 +65,7 @@ def test_a_delta_names_what_it_leads_from_and_to() -> None:
 def test_nothing_changed_costs_no_blocks() -> None:
     base, buffer = layout(snapshot(), 4)
 
-    data = encode_delta(base, buffer, replace(base, version=base.version), buffer)
+    data = encode_delta(base, buffer, replace(base, version=base.version), buffer).data
 
     assert read_head(data).blocks == 0
     assert len(data) == HEAD_BYTES
@@ -71,7 +76,7 @@ def test_blocks_that_do_not_compress_stay_raw() -> None:
     base, buffer = layout(snapshot(0, shapes), 0)
     target, new = layout(snapshot(1, shapes), 1)
 
-    data = encode_delta(base, buffer, target, new)
+    data = encode_delta(base, buffer, target, new).data
     applied = buffer.copy()
     patches = apply_delta(data, target, applied)
 
@@ -93,7 +98,7 @@ def test_a_delta_for_another_size_does_not_apply() -> None:
     old = snapshot()
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
-    data = encode_delta(base, buffer, target, new)
+    data = encode_delta(base, buffer, target, new).data
 
     with pytest.raises(CorruptData, match="does not apply"):
         apply_delta(data, target, buffer.copy()[:-4])
@@ -104,7 +109,7 @@ def test_damaged_bytes_are_refused(data: st.DataObject) -> None:
     old = snapshot()
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
-    encoded = bytearray(encode_delta(base, buffer, target, new, block_elements=256))
+    encoded = bytearray(encode_delta(base, buffer, target, new, block_elements=256).data)
     where = data.draw(st.integers(0, len(encoded) - 1))
     encoded[where] ^= data.draw(st.integers(1, 255))
 
@@ -117,7 +122,7 @@ def test_a_delta_cut_short_or_with_more_behind_is_refused(cut: float, extra: byt
     old = snapshot()
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
-    encoded = encode_delta(base, buffer, target, new, block_elements=256)
+    encoded = encode_delta(base, buffer, target, new, block_elements=256).data
 
     for damaged in (encoded[: int(cut * len(encoded))], encoded + extra):
         with pytest.raises(CorruptData):
@@ -155,7 +160,7 @@ def test_a_lying_block_is_refused(fields: dict[str, int]) -> None:
     old = snapshot(0, shapes)
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1, density=0.3), 1)
-    encoded = encode_delta(base, buffer, target, new)
+    encoded = encode_delta(base, buffer, target, new).data
     assert _resealed(encoded) == encoded
 
     with pytest.raises(CorruptData):
@@ -167,7 +172,7 @@ def test_overlapping_blocks_are_refused() -> None:
     old = snapshot(0, shapes)
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1, density=0.3), 1)
-    encoded = encode_delta(base, buffer, target, new)
+    encoded = encode_delta(base, buffer, target, new).data
     head = encoded[: HEAD_BYTES - 16] + struct.pack("<II", 2, 0)
     twice = head + struct.pack("<Q", xxh3_64_intdigest(head)) + encoded[HEAD_BYTES:] * 2
 

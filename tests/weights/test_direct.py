@@ -44,8 +44,9 @@ def test_a_reader_far_behind_gets_one_delta_smaller_than_the_chain(tmp_path: Pat
         plan = store.plan(POLICY, have=Version(have), want=None)
         assert [(file.base, file.target) for file in plan.transfers] == [(have, 8)]
         assert plan.size_bytes < chain.size_bytes
-        assert read(store, plan.transfers[0]).tobytes() == encode_delta(
-            *VERSIONS[have], *VERSIONS[8], level=Level.DENSE
+        assert (
+            read(store, plan.transfers[0]).tobytes()
+            == encode_delta(*VERSIONS[have], *VERSIONS[8], level=Level.DENSE).data
         )
         assert got(store, have=VERSIONS[have]) == VERSIONS[8][0]
 

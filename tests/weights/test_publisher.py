@@ -97,6 +97,11 @@ async def test_the_first_version_travels_in_full_and_the_next_as_a_delta(tmp_pat
         assert (full.kind, full.sent_bytes, full.is_new) == (TransferKind.FULL, full.full_bytes, True)
         assert (delta.kind, delta.version) == (TransferKind.DELTA, 1)
         assert delta.sent_bytes < delta.full_bytes / 5
+        assert (full.changed_elements, full.elements) == (0, 0)  # there is nothing to compare it with
+        assert delta.elements == sum(bits.size for _, _, bits in second.values())
+        assert delta.changed_elements == sum(
+            int((bits != first[name][2]).sum()) for name, (_, _, bits) in second.items()
+        )
         assert (await client.plan(POLICY, have=None)).manifest == layout(second, 1)[0]
 
 

@@ -64,7 +64,7 @@ def full_file(manifest: Manifest, buffer: Buffer) -> tuple[Transfer, bytes]:
 
 def delta_file(base: tuple[Manifest, Buffer], target: tuple[Manifest, Buffer]) -> tuple[Transfer, bytes]:
     """The delta between two versions as it travels."""
-    data = encode_delta(*base, *target)
+    data = encode_delta(*base, *target).data
     transfer = transfer_of(target[0], data, base=base[0].version)
     assert transfer.kind is TransferKind.DELTA
     return transfer, data

@@ -46,10 +46,10 @@ async def _served(replies: str, streams: int, options: argparse.Namespace) -> se
 
 
 def _catching_up(rows: list[catching_up.CatchUp]) -> Table:
-    table = Table("behind", "chain, B/param", "direct", "direct/chain", "rebuild s", "encode s")
+    table = Table("behind", "chain, B/param", "direct", "direct/chain", "floor", "rebuild s", "encode s")
     for row in rows:
         share = row.direct_bytes / row.chain_bytes
-        sizes = f"{row.chain_bytes:.4f}", f"{row.direct_bytes:.4f}", f"{share:.2f}"
+        sizes = f"{row.chain_bytes:.4f}", f"{row.direct_bytes:.4f}", f"{share:.2f}", f"{row.floor_bytes:.4f}"
         table.add_row(str(row.behind), *sizes, f"{row.rebuild_s:.2f}", f"{row.encode_s:.2f}")
     return table
 

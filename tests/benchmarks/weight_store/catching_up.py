@@ -18,6 +18,8 @@ from astraflow.weights.recovery import recover
 from astraflow.weights.store import opened
 from astraflow.weights.tensors import MAX_VERSION_BYTES, Buffer
 from tests.benchmarks.weight_store.walk import POLICY, versions
+from tests.benchmarks.weights.entropy import floor_bytes
+from tests.benchmarks.weights.updates import Pair
 from tests.weights.shelves import put
 
 
@@ -28,6 +30,8 @@ class CatchUp:
     behind: int
     chain_bytes: float
     direct_bytes: float
+    floor_bytes: float
+    """What any direct delta takes that knows the old exponents."""
     rebuild_s: float
     """Old bits from the nearest full snapshot before them: file, deltas, hashes."""
     encode_s: float
@@ -46,13 +50,14 @@ def measure(directory: Path, *, elements: int, learning_rate: float, distances: 
         began = time.perf_counter()
         old = rebuild(folder, records, base, into=lambda size_bytes: np.empty(size_bytes, dtype=np.uint8))
         rebuilt = time.perf_counter()
-        direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE)
+        direct = encode_delta(records[base].manifest, old, newest, bits, level=Level.DENSE).data
         encoded = time.perf_counter()
         found.append(
             CatchUp(
                 behind=behind,
                 chain_bytes=sum(file.size_bytes for file in chain) / elements,
                 direct_bytes=len(direct) / elements,
+                floor_bytes=floor_bytes(Pair(base=records[base].manifest, old=old, target=newest, new=bits)) / elements,
                 rebuild_s=rebuilt - began,
                 encode_s=encoded - rebuilt,
             )
@@ -65,7 +70,7 @@ def _publish(directory: Path, count: int, *, elements: int, learning_rate: float
     with opened(directory, WeightsConfig(keep_versions=count)) as store:
         before: tuple[Manifest, Buffer] | None = None
         for now in versions(count, elements=elements, learning_rate=learning_rate):
-            data = now[1].tobytes() if before is None else encode_delta(*before, *now)
+            data = now[1].tobytes() if before is None else encode_delta(*before, *now).data
             transfer = transfer_of(now[0], data, base=None if before is None else before[0].version)
             put(store, now[0], transfer, data, chunk_bytes=2**20)
             before = now

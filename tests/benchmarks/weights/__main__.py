@@ -7,8 +7,8 @@ The first works on bfloat16 weights under a real Adam with synthetic gradients (
 that make the asked-for shares of the elements change. GB/s are of model bytes for a second of one core's time, the best
 of several rounds in which all codecs take turns; decoding is always into the weights in place, so that `apply` is all
 of it. Every result is compared with the target, bit for bit. `--threads` has the same by the clock, for both levels on
-that many threads: it needs a machine on which nothing else runs. `--recorded` works on versions that the store of a
-real run has kept:
+that many threads, and in as many processes that share nothing: it needs a machine on which nothing else runs.
+`--recorded` works on versions that the store of a real run has kept (floor: `entropy.floor_bytes`):
 
     astraflow run reverse/small_steps --headless --no-web --run-dir RUN
 """
@@ -18,7 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,9 +29,14 @@ from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.weights.tensors import tensor_hashes
 from tests.benchmarks.weights.codecs import CODECS, Codec, levels
+from tests.benchmarks.weights.entropy import floor_bytes
+from tests.benchmarks.weights.processes import measured
 from tests.benchmarks.weights.updates import Pair, Training, recorded, spans
 
 Result = TypeVar("Result")
+
+_DISTINCT = {name: codec for name, codec in CODECS.items() if "numpy" not in name}
+"""Without those that make the same bytes as others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,21 @@ def measure(
             apply_gb_per_s=pair.new.nbytes / apply_s[name] / 1e9,
         )
         for name in codecs
+    ]
+
+
+def in_processes(pair: Pair, processes: int, *, repeat: int, like: Sequence[Measured]) -> list[Measured]:
+    """The same work in processes. like: rows of the same codecs in one process, which have the sizes."""
+    found = measured(pair, levels(workers=1), processes=processes, repeat=repeat) if processes > 1 else {}
+    rows = {row.codec: row for row in like}
+    return [
+        replace(
+            rows[name],
+            codec=name.replace("threads: 1", f"processes: {processes}"),
+            encode_gb_per_s=pair.new.nbytes / encode_s / 1e9,
+            apply_gb_per_s=pair.new.nbytes / apply_s / 1e9,
+        )
+        for name, (encode_s, apply_s) in found.items()
     ]
 
 
@@ -122,7 +142,7 @@ def plot(rows: Sequence[Measured]) -> str:
                 sorted((100 * row.density, row.bytes_per_changed) for row in rows if row.codec == codec),
             ),
         )
-        for codec in CODECS
+        for codec in _DISTINCT
         if codec != "index64 + value"  # ten bytes everywhere: it would flatten the others
     ]
     return line_plot(curves, x_label="% of the elements changed", y_label="bytes per changed element")
@@ -132,17 +152,20 @@ def recorded_table(folder: Path, behind: Sequence[int]) -> str:
     """Sizes on recorded versions: all pairs that far apart together."""
     versions = recorded(folder)
     lines = [
-        "| versions behind | deltas | elements changed | " + " | ".join(CODECS) + " | fast, dense: B per parameter |",
-        "|---|" + "---|" * (len(CODECS) + 3),
+        "| versions behind | deltas | elements changed | "
+        + " | ".join(_DISTINCT)
+        + " | fast, dense, floor, floor by tensor: B per parameter |",
+        "|---|" + "---|" * (len(_DISTINCT) + 3),
     ]
     for distance in behind:
         pairs = list(spans(versions, distance))
         if not pairs:
             continue
         changed, elements = sum(pair.changed for pair in pairs), sum(pair.elements for pair in pairs)
-        sizes = {name: sum(len(codec.encode(pair)) for pair in pairs) for name, codec in CODECS.items()}
+        sizes = {name: sum(len(codec.encode(pair)) for pair in pairs) for name, codec in _DISTINCT.items()}
         cells = [f"{size / changed:.2f} B" for size in sizes.values()]
-        each = ", ".join(f"{sizes[name] / elements:.4f}" for name in ("fast", "dense"))
+        floors_ = [sum(floor_bytes(pair, by_tensor=by_tensor) for pair in pairs) for by_tensor in (False, True)]
+        each = ", ".join(f"{size / elements:.4f}" for size in (sizes["fast"], sizes["dense"], *floors_))
         lines.append(f"| {distance} | {len(pairs)} | {changed / elements:.2%} | {' | '.join(cells)} | {each} |")
     return "\n".join(lines)
 
@@ -169,6 +192,7 @@ def main() -> None:
         pair = training.pair(given.densities[0] / 100)
         for threads in given.threads:
             rows += measure(pair, levels(workers=threads), repeat=given.repeat, clock=time.perf_counter)
+            rows += in_processes(pair, threads, repeat=given.repeat, like=rows)
         print(table(rows))  # noqa: T201
         return
     for density in given.densities:

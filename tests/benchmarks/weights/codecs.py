@@ -8,8 +8,13 @@ import numpy as np
 import zstandard
 
 from astraflow.weights.delta import BANDS, Level, apply_delta, encode_delta
+from astraflow.weights.kernels.base import Kernels
+from astraflow.weights.kernels.compiled import CompiledKernels
+from astraflow.weights.kernels.reference import ReferenceKernels
 from astraflow.weights.tensors import BitArray, Buffer
 from tests.benchmarks.weights.updates import Pair
+
+NUMPY, COMPILED = ReferenceKernels(), CompiledKernels()
 
 _PIECE = 2**20
 """Elements that a control works through at a time, so that it is as kind to the caches."""
@@ -23,11 +28,16 @@ class Codec:
     apply: Callable[[bytes, Pair, Buffer], object]
 
 
-def _level(level: Level, *, workers: int = 1) -> Codec:
-    return Codec(
-        encode=lambda pair: encode_delta(pair.base, pair.old, pair.target, pair.new, level=level, workers=workers),
-        apply=lambda data, pair, buffer: apply_delta(data, pair.target, buffer, workers=workers),
-    )
+def _level(level: Level, kernels: Kernels, *, workers: int = 1) -> Codec:
+    def encode(pair: Pair) -> bytes:
+        return encode_delta(
+            pair.base, pair.old, pair.target, pair.new, level=level, workers=workers, kernels=kernels
+        ).data
+
+    def apply(data: bytes, pair: Pair, buffer: Buffer) -> object:
+        return apply_delta(data, pair.target, buffer, workers=workers, kernels=kernels)
+
+    return Codec(encode=encode, apply=apply)
 
 
 def _encode_index_value(pair: Pair, *, index: str) -> bytes:
@@ -113,12 +123,18 @@ CODECS: Mapping[str, Codec] = {
     "index + value": _index_value("<u4"),
     "xor + zstd": Codec(encode=_encode_xor, apply=_apply_xor),
     "gaps + values + zstd": Codec(encode=_encode_gaps, apply=_apply_gaps),
-    "fast": _level(Level.FAST),
-    "dense": _level(Level.DENSE),
+    "fast, numpy": _level(Level.FAST, NUMPY),
+    "dense, numpy": _level(Level.DENSE, NUMPY),
+    "fast": _level(Level.FAST, COMPILED),
+    "dense": _level(Level.DENSE, COMPILED),
 }
 """One thread each."""
 
 
 def levels(*, workers: int) -> Mapping[str, Codec]:
     """AstraFlow's own, on so many threads."""
-    return {f"{level.name.lower()}, threads: {workers}": _level(level, workers=workers) for level in BANDS}
+    return {
+        f"{level.name.lower()}, {name}, threads: {workers}": _level(level, kernels, workers=workers)
+        for level in BANDS
+        for name, kernels in (("numpy", NUMPY), ("compiled", COMPILED))
+    }

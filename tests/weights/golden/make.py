@@ -17,6 +17,7 @@ import numpy.typing as npt
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.weights.delta import BLOCK_ELEMENTS, Level, encode_delta
+from astraflow.weights.kernels.base import Kernels
 from astraflow.weights.tensors import BITS, BitArray, Buffer, SnapshotTensors, build_layout
 
 FOLDER = Path(__file__).parent
@@ -71,10 +72,10 @@ def versions(case: Case) -> tuple[tuple[Manifest, Buffer], tuple[Manifest, Buffe
     return _layout(base, 1), _layout(target, 2)
 
 
-def encode(case: Case) -> bytes:
+def encode(case: Case, *, kernels: Kernels | None = None) -> bytes:
     """The delta as this release encodes it."""
     base, target = versions(case)
-    return encode_delta(*base, *target, level=case.level, block_elements=case.block_elements)
+    return encode_delta(*base, *target, level=case.level, block_elements=case.block_elements, kernels=kernels).data
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""The loops of the codec over elements, each in two ways: numpy's, which are the reference, and compiled ones."""

@@ -1,0 +1,35 @@
+"""How few bytes any code could need that knows the old exponents: the floor of what deltas take."""
+
+import numpy as np
+import numpy.typing as npt
+
+from astraflow.weights.bands import KEYS, keys_of
+from astraflow.weights.tensors import BitArray, runs
+from astraflow.weights.ulp import zigzag_steps
+from tests.benchmarks.weights.updates import Pair
+
+_LARGEST = 63
+"""Steps beyond count as one outcome, which makes the floor a little too low."""
+
+
+def floor_bytes(pair: Pair, *, by_tensor: bool = False) -> float:
+    """Of the entropy of all steps, each given the exponent of its old value, and its tensor, if asked for.
+
+    The frequencies are those of the very pair: a code would also have to tell or learn them.
+    """
+    found = 0.0
+    for run in runs(pair.target):
+        old, new = run.bits(pair.old), run.bits(pair.new)
+        sizes = [spec.size_bytes // run.width for spec in run.tensors] if by_tensor else [run.elements]
+        ends = np.cumsum(sizes)
+        for start, end in zip(ends - sizes, ends, strict=True):
+            found += _information_bits(old[start:end], new[start:end]) / 8
+    return found
+
+
+def _information_bits(old: BitArray, new: BitArray) -> float:
+    steps = np.minimum(zigzag_steps(old, new), old.dtype.type(_LARGEST)).astype(np.int64)
+    counts = np.bincount(keys_of(old) * np.int64(_LARGEST + 1) + steps, minlength=KEYS * (_LARGEST + 1))
+    table: npt.NDArray[np.float64] = counts.reshape(KEYS, -1).astype(np.float64)
+    of_key = table.sum(axis=1)
+    return float((of_key * np.log2(np.maximum(of_key, 1))).sum() - (table * np.log2(np.maximum(table, 1))).sum())

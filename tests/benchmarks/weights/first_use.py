@@ -1,0 +1,64 @@
+"""What the first use of the compiled loops costs a trainer that goes on beside it.
+
+    python -m tests.benchmarks.weights.first_use
+
+A thread asks for the loops while the main one makes training steps of a small model: once with nothing kept on disk,
+once with what that kept. Seconds until they are there, and how long the steps beside it took.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+
+from astraflow.weights.kernels.base import Kernels
+from astraflow.weights.kernels.choice import COMPILED_FROM_BYTES, kernels_for
+
+_STEPS_BEFORE = 40
+
+
+def main() -> None:
+    """Measure here when told what to call it, else in processes of their own."""
+    if len(sys.argv) > 1:
+        _measure(sys.argv[1])
+        return
+    print("| | ready after | a step: before | beside it, median | longest |\n|---|---|---|---|---|", flush=True)  # noqa: T201
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("nothing kept", "kept on disk"):
+            environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
+            subprocess.run([sys.executable, "-m", __spec__.name, name], check=True, env=environment)
+
+
+def _measure(name: str) -> None:
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(12)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(256, 512)
+    before = [_step(model, optimizer, batch) for _ in range(_STEPS_BEFORE)]
+    with ThreadPoolExecutor(1) as pool:
+        began = time.perf_counter()
+        asked: Future[Kernels] = pool.submit(kernels_for, COMPILED_FROM_BYTES)
+        beside = []
+        while not asked.done():
+            beside.append(_step(model, optimizer, batch))
+        ready_s = time.perf_counter() - began
+        found = type(asked.result()).__name__
+    shown = [f"{1000 * s:.0f} ms" for s in (statistics.median(before), statistics.median(beside), max(beside))]
+    print(f"| {name} ({found}) | {ready_s:.1f} s | {' | '.join(shown)} |", flush=True)  # noqa: T201
+
+
+def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor) -> float:
+    began = time.perf_counter()
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()
