@@ -5,8 +5,8 @@ from pathlib import Path
 
 from astraflow.access.authority import Authority
 from astraflow.cli.options import TOKEN, read_token
-from astraflow.cli.rundir import active_runs
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.runs import active_runs
 from astraflow.wire.channel import ClientTls, authority_client_tls
 
 

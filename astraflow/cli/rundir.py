@@ -9,7 +9,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,48 +17,15 @@ from typing import Any, Self
 
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
-from astraflow.runtime.home import home
+from astraflow.runtime.runs import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs
 from astraflow.weights.signing import SigningKey
 
-_RECIPE, _RUN, _TOKEN, _PROCESSES, _LOCK = "recipe.json", "run.json", "token", "processes.json", "lock"
-_SIGNING_KEY, _WEIGHTS_KEY, _AUTHORITY = "weights.key", "weights.pub", "authority"
+_SIGNING_KEY, _WEIGHTS_KEY = "weights.key", "weights.pub"
 _FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """What makes a run repeatable, and where its services are. `run.json`."""
-
-    run: str
-    recipe: str
-    seed: int
-    started_at: str
-    """UTC, ISO 8601."""
-    release: str
-    """Of AstraFlow."""
-    commit: str
-    """Of the checkout it ran from, with `+` when files differed; empty for an installed release."""
-    python: str
-    pid: int
-    """The process that started it last."""
-    dataflow: str = ""
-    weights: str = ""
-    web: str = ""
-    enroll: str = ""
-    """Where those who join over TLS get their certificate."""
-    is_tls: bool = False
-    """Whether its services speak mutual TLS."""
-    fleet: str = ""
-    """Empty for a run that starts its nodes itself."""
-    metrics: str = ""
-    """Where dataflow serves OpenMetrics; empty for nowhere."""
-
-
-class RunDirectory:
-    """One run's folder. `RunDirectory.opened` makes or takes up one and holds its lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
+class RunDirectory(RunFolder):
+    """One run's folder, to write to. `RunDirectory.opened` makes or takes up one and holds its lock."""
 
     @classmethod
     @contextmanager
@@ -72,32 +39,12 @@ class RunDirectory:
         directory = cls((path or runs() / run).resolve())
         with directory._writing():
             directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (directory.path / _LOCK).open("w")
+            lock = (directory.path / LOCK).open("w")
         with lock:
             directory._lock(lock.fileno())
             with directory._writing():
                 directory._begin(run=path.name if path else run, name=name, seed=seed, recipe=recipe)
             yield directory
-
-    @property
-    def recipe_file(self) -> Path:
-        """The recipe as it was resolved."""
-        return self.path / _RECIPE
-
-    @property
-    def token(self) -> str:
-        """The run token."""
-        return (self.path / _TOKEN).read_text().strip()
-
-    @property
-    def token_file(self) -> Path:
-        """Where the run token is; readable by its owner only."""
-        return self.path / _TOKEN
-
-    @property
-    def authority(self) -> Path:
-        """Folder of the run's certificate authority."""
-        return self.path / _AUTHORITY
 
     @property
     def signing_key_file(self) -> Path | None:
@@ -112,26 +59,6 @@ class RunDirectory:
         return path.read_text().strip() if path.exists() else ""
 
     @property
-    def facts(self) -> RunFacts:
-        """What was noted about the run. Raises: InvalidInput for a folder that holds none."""
-        try:
-            return RunFacts(**json.loads((self.path / _RUN).read_text()))
-        except (OSError, ValueError, TypeError):
-            raise InvalidInput(f"{self.path} is not a run directory: it has no {_RUN} that can be read") from None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether some process runs it now."""
-        try:
-            with (self.path / _LOCK).open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except FileNotFoundError:
-            return False
-        return False
-
-    @property
     def fleet_file(self) -> Path:
         """What the fleet service is told."""
         return self.path / _FLEET
@@ -141,6 +68,7 @@ class RunDirectory:
         with self._writing():
             _write(self.fleet_file, json.dumps(dict(values), indent=2))
 
+<<<<<<< HEAD
     @property
     def maintainer_file(self) -> Path:
         """What the maintainer is told."""
@@ -155,6 +83,8 @@ class RunDirectory:
         """The log of one process."""
         return self.path / "logs" / f"{program}.log"
 
+=======
+>>>>>>> 91a8b8b (Folders of runs are read in the toolbox: whoever shows runs needs no command line)
     def state(self, role: str) -> Path:
         """Where one role keeps what must survive."""
         return self.path / role
@@ -162,14 +92,14 @@ class RunDirectory:
     def note(self, **changes: Any) -> None:
         """Change some of the facts."""
         with self._writing():
-            _write(self.path / _RUN, json.dumps({**asdict(self.facts), **changes}, indent=2))
+            _write(self.path / RUN, json.dumps({**asdict(self.facts), **changes}, indent=2))
 
     def note_happening(self, happening: str, pids: Mapping[str, int]) -> None:
         """Log what a process did, and keep a list of the process ids for whoever wants to find one."""
         with self._writing():
             with self.log("supervisor").open("a") as log:
                 log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {happening}\n")
-            _write(self.path / _PROCESSES, json.dumps(dict(pids), indent=2))
+            _write(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
 
     def _lock(self, descriptor: int) -> None:
         try:
@@ -189,7 +119,7 @@ class RunDirectory:
         self.log("supervisor").parent.mkdir(exist_ok=True)
         if not self.token_file.exists():
             _write(self.token_file, secrets.token_urlsafe(24))
-        is_new = not (self.path / _RUN).exists()
+        is_new = not (self.path / RUN).exists()
         if is_new:  # a run keeps its key; versions of one that began without it could not be signed any more
             signing = SigningKey.made()
             _write(self.path / _WEIGHTS_KEY, str(signing.public))
@@ -197,7 +127,7 @@ class RunDirectory:
         known = run if is_new else self.facts.run
         if not self.authority.exists():
             Authority.made(self.authority, run=known)
-        _write(self.path / _RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
+        _write(self.path / RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
         entry = runs() / known
         if entry != self.path and not entry.is_symlink() and not entry.exists():
             entry.parent.mkdir(parents=True, exist_ok=True)
@@ -209,18 +139,6 @@ class RunDirectory:
             yield
         except OSError as problem:
             raise explained(problem, f"the run directory {self.path}") from problem
-
-
-def runs() -> Path:
-    """Where run directories are made, and where the others have a link."""
-    return home() / "runs"
-
-
-def active_runs() -> list[RunDirectory]:
-    """Runs that some process of this machine and user runs now, the latest first."""
-    found = [RunDirectory(path) for path in runs().glob("*") if (path / _RUN).exists()]
-    active = [directory for directory in found if directory.is_active]
-    return sorted(active, key=lambda directory: directory.facts.started_at, reverse=True)
 
 
 def explained(problem: OSError, what: str) -> AstraFlowError:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.cli.rundir import RunDirectory, active_runs, explained, runs
+from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.runtime.runs import active_runs, runs
 from astraflow.weights.signing import SigningKey
 
 RECIPE = json.dumps({"name": "smoke", "seed": 3, "stop": {"steps": 5}})
