@@ -258,7 +258,7 @@ def _check_role(table: str, given: Values, config: type[Config], derived: Values
 
 
 def _check_plugins(recipe: Recipe, origin: Origin, *, with_heavy: bool) -> None:
-    for path, registry, spec in _plugins(recipe):
+    for path, registry, spec in plugin_specs(recipe):
         if registry.is_heavy(str(spec.get("kind"))) and not with_heavy:
             continue
         try:
@@ -281,7 +281,7 @@ def _check_policies(wanted: Sequence[str], recipe: Recipe, path: tuple[str, ...]
             )
 
 
-def _plugins(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
+def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
     """Every plug-in of a recipe: where it is asked for, who knows it, and its spec."""
     for name, policy in recipe.policies.items():
         yield ("policies", name, "model"), models, policy.model

@@ -32,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
-    parser.add_argument("--dataflow", required=True, metavar="HOST:PORT", help="the dataflow service to follow")
+    parser.add_argument("--dataflow", default="", metavar="HOST:PORT", help="the dataflow service to follow")
+    parser.add_argument(
+        "--all-runs", action="store_true", dest="follows_all", help="follow all runs of this machine and user"
+    )
     parser.add_argument("--fleet", default="", metavar="HOST:PORT", help="the fleet service to show and steer")
     parser.add_argument("--directory", required=True, type=Path, help="where logins and recorded charts are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
@@ -49,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _settings(chosen: argparse.Namespace) -> Settings:
     token = os.environ.get(TOKEN, "")
-    if not token:
+    if chosen.dataflow and not token:
         raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
     secrets = {
         "token": token,

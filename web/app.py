@@ -25,18 +25,19 @@ from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
 from web.audit import Deed
 from web.guard import READING, Guard
-from web.parts import Parts, parts_of
+from web.launching.launcher import UnknownRun
+from web.parts import House, Parts, parts_for_problems
 from web.rendering import STATIC
 from web.roles import Need, Needs, least_role
-from web.routes import api, audit, charts, flows, live, login, nodes, overview, runs, settings, weights
+from web.routes import api, audit, charts, flows, launches, live, login, nodes, overview, runs, settings, weights
 
-ROUTERS = tuple(
-    module.router for module in (overview, runs, nodes, weights, flows, charts, audit, settings, login, api, live)
-)
+PAGES = (overview, launches, runs, nodes, weights, flows, charts, audit, settings)
+ROUTERS = tuple(module.router for module in (*PAGES, login, api, live))
 
 log = get_logger()
 
 _STATUS: dict[type[AstraFlowError], int] = {
+    UnknownRun: 404,
     InvalidInput: 422,
     UnknownNode: 404,
     UnknownPolicy: 404,
@@ -57,14 +58,14 @@ _TITLES = {
 }
 
 
-def create_app(parts: Parts) -> ASGIApp:
+def create_app(house: House) -> ASGIApp:
     """The ASGI application over these parts. The guard is outermost: no answer leaves without its headers."""
     app = FastAPI(title="AstraFlow", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.parts = parts
+    app.state.house = house
     for router in ROUTERS:
         app.include_router(router)
     mimetypes.add_type("text/javascript", ".js")
-    files = Mount(f"/static/{parts.pages.build}", _KeptFiles(directory=STATIC), name="static")
+    files = Mount(f"/static/{house.pages.build}", _KeptFiles(directory=STATIC), name="static")
     app.router.routes.append(files)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
@@ -72,10 +73,10 @@ def create_app(parts: Parts) -> ASGIApp:
     app.add_exception_handler(Exception, _on_defect)
 
     async def refuse(request: Request, need: Need) -> Response:
-        return await _refusal(parts, request, need)
+        return await _refusal(house.showing(house.followings.named("")), request, need)
 
     needs = Needs([*(route for router in ROUTERS for route in router.routes), files])
-    return Guard(app, accounts=parts.accounts, needs=needs, settings=parts.settings, refuse=refuse)
+    return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, refuse=refuse)
 
 
 class _KeptFiles(StaticFiles):
@@ -133,7 +134,7 @@ def refusal_sentence(viewer: Viewer, need: Need, *, admins: Sequence[str]) -> st
 
 
 def _error(request: Request, status: int, detail: str, *, parts: Parts | None = None) -> Response:
-    parts = parts or parts_of(request)
+    parts = parts or parts_for_problems(request)
     title = _TITLES.get(status, "That did not work")
     if request.url.path.startswith("/api/") or "authorization" in request.headers:
         return JSONResponse({"error": detail or title}, status)

@@ -31,7 +31,11 @@ CLOSED_FOR_ROLE = 4403
 FORM_TOKEN = "form_token"  # noqa: S105 (a field's name)
 FORM_TOKEN_HEADER = "x-form-token"  # noqa: S105 (a header's name)
 
+RUN_FIELD = "run"
+"""The run that a form is about: see `web.parts.parts_of`."""
+
 MOST_HEADERS = 100
+MOST_FIELDS = 600
 HEADER_BYTES = 16 * 1024
 BODY_BYTES = 1024 * 1024
 
@@ -113,7 +117,14 @@ class Guard:
         if body is None:
             await PlainTextResponse(f"Refused: more than {BODY_BYTES} bytes.", 413)(scope, receive, send)
             return
-        if viewer is not None and viewer.form_token and not _has_form_token(scope, body, viewer.form_token):
+        fields = _form_fields(scope, body)
+        scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
+        found = Headers(scope=scope).get(FORM_TOKEN_HEADER, "") or fields.get(FORM_TOKEN, [""])[0]
+        if (
+            viewer is not None
+            and viewer.form_token
+            and not hmac.compare_digest(found.encode(), viewer.form_token.encode())
+        ):
             text = "Refused: the form is of another session. Load the page again, then send it."
             await PlainTextResponse(text, 403)(scope, receive, send)
             return
@@ -186,16 +197,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _has_form_token(scope: Scope, body: bytes, wanted: str) -> bool:
-    headers = Headers(scope=scope)
-    found = headers.get(FORM_TOKEN_HEADER, "")
-    if not found and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        try:
-            fields = parse_qs(body.decode("latin-1"), max_num_fields=MOST_HEADERS)
-        except ValueError:
-            return False
-        found = fields.get(FORM_TOKEN, [""])[0]
-    return hmac.compare_digest(found.encode(), wanted.encode())
+def _form_fields(scope: Scope, body: bytes) -> dict[str, list[str]]:
+    """The fields of a form; none for any other body."""
+    if not Headers(scope=scope).get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return {}
+    try:
+        return parse_qs(body.decode("latin-1"), max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return {}
 
 
 async def _close(receive: Receive, send: Send, code: int, reason: str) -> None:

@@ -1,6 +1,6 @@
-"""What routes work with, built once by the service."""
+"""What routes work with, built once by the service: the house, and the run that a request is about."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, cast
 
 from fastapi import Depends
@@ -8,6 +8,7 @@ from starlette.requests import HTTPConnection
 
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient
+from astraflow.contract.errors import Conflict
 from astraflow.runtime.clock import Clock
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
@@ -15,18 +16,26 @@ from web.audit import Trail
 from web.db import Database
 from web.fleet_poller import FleetPoller
 from web.fleet_state import FleetState
+from web.following import Following, Followings
 from web.frames import FrameMaker
+from web.guard import READING
 from web.hub import Hub
+from web.launching.catalogue import Catalogue
+from web.launching.launcher import Launcher
 from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
 from web.state import RunState
 
+RUN_COOKIE = "astraflow_run"
+RUN_HEADER = "x-run"
+"""What a page's own requests carry, so that two tabs may show two runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The process's parts."""
+class House:
+    """The process's parts that are the same for every run."""
 
     settings: Settings
     clock: Clock
@@ -34,6 +43,35 @@ class Parts:
     trail: Trail
     accounts: Accounts
     retention: Retention
+    pages: Pages
+    catalogue: Catalogue
+    launcher: Launcher
+    followings: Followings
+
+    def showing(self, one: Following) -> "Parts":
+        """These, and those of a run."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Parts(
+            **own
+            | {
+                "settings": one.settings,
+                "pages": one.pages,
+                "control": one.control,
+                "state": one.state,
+                "fleet": one.fleet,
+                "fleet_state": one.fleet_state,
+                "fleet_poller": one.fleet_poller,
+                "frames": one.frames,
+                "hub": one.hub,
+                "recorder": one.recorder,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(House):
+    """All parts, with those of one run. `settings` and `pages` are that run's too."""
+
     control: ControlPlaneClient
     state: RunState
     fleet: FleetPlaneClient | None
@@ -43,12 +81,31 @@ class Parts:
     frames: FrameMaker
     hub: Hub
     recorder: Recorder
-    pages: Pages
 
 
 def parts_of(connection: HTTPConnection) -> Parts:
-    """The parts, for a route."""
-    return cast("Parts", connection.app.state.parts)
+    """The parts, for a route; the run is the one that the address, the form, the page or the browser's cookie names.
+
+    Raises: Conflict for an action on a run that is not followed any more: it must not hit another one.
+    """
+    house, named, one = _asked(connection)
+    if named and one.name != named and connection.scope.get("method", "GET") not in READING:
+        raise Conflict(f"the run {named} has ended, or is not followed here any more: load the page again")
+    return house.showing(one)
+
+
+def parts_for_problems(connection: HTTPConnection) -> Parts:
+    """The same for a page that says what went wrong: of some run in any case."""
+    house, _, one = _asked(connection)
+    return house.showing(one)
+
+
+def _asked(connection: HTTPConnection) -> tuple[House, str, Following]:
+    """The house, the run that the request itself names, and the one to show."""
+    house = cast("House", connection.app.state.house)
+    state = connection.scope.get("state", {})
+    named = connection.query_params.get("run") or state.get("run") or connection.headers.get(RUN_HEADER, "")
+    return house, named, house.followings.named(named or connection.cookies.get(RUN_COOKIE, ""))
 
 
 def viewer_of(connection: HTTPConnection) -> Viewer:

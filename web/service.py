@@ -2,39 +2,27 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
-from astraflow.client.connect import connect_control
-from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.reports import Report
-from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.runs import active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
 from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
 from web.app import create_app
 from web.audit import Trail
-from web.collector import Collector
 from web.db import open_database
-from web.fleet_poller import FleetPoller
-from web.fleet_state import FleetState
-from web.frames import FrameMaker
-from web.hub import Hub
-from web.parts import Parts
-from web.points import Point
-from web.present.overview import latest_events
-from web.recorder import Recorder
-from web.rendering import Pages
+from web.following import Followings, following
+from web.launching.catalogue import Catalogue
+from web.launching.launcher import Launcher
+from web.parts import House
 from web.retention import Retention
 from web.settings import Settings
-from web.state import FeedState, RunState
 
 log = get_logger()
 
-BEAT_S = 1.0
 DRAIN_S = 1
 """Requests in flight get this long when the process stops; sockets are told at once."""
 
@@ -52,111 +40,48 @@ async def serve(
         provider = _provider(settings, listener, clock)
         database = await asyncio.to_thread(open_database, settings.directory, settings.database)
         try:
-            async with (
-                connect_control(settings.dataflow, settings.token, authority=settings.authority) as control,
-                connected_fleet(settings) as fleet,
-            ):
-                pages = Pages(dataflow=settings.dataflow)
-                state = RunState(clock)
-                fleet_state = FleetState(clock, is_absent=fleet is None)
-                frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
-                trail = Trail(database, clock=clock)
-                parts = Parts(
+            trail = Trail(database, clock=clock)
+            launcher = Launcher(database, clock=clock)
+            async with following(settings, database=database, clock=clock) as first:
+                find = active_runs if settings.follows_all else launcher.folders
+                house = House(
                     settings=settings,
                     clock=clock,
                     database=database,
                     trail=trail,
                     accounts=open_accounts(database, clock=clock, trail=trail, provider=provider),
                     retention=Retention(database, clock=clock, trail=trail),
-                    control=control,
-                    state=state,
-                    fleet=fleet,
-                    fleet_state=fleet_state,
-                    fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
-                    frames=frames,
-                    hub=Hub(frames.snapshot),
-                    recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
-                    pages=pages,
+                    pages=first.pages,
+                    catalogue=Catalogue(clock=clock),
+                    launcher=launcher,
+                    followings=Followings(first, database=database, clock=clock, find=find),
                 )
-                await _run(parts, listener, stop, on_ready)
+                await _run(house, listener, stop, on_ready)
         finally:
             database.close()
 
 
-async def _run(parts: Parts, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        beside = [
-            tasks.create_task(_collector(parts).run()),
-            tasks.create_task(parts.recorder.run()),
-            tasks.create_task(parts.retention.run()),
-            tasks.create_task(_beat(parts, parts.clock)),
-        ]
-        if parts.fleet_poller is not None:
-            beside.append(tasks.create_task(parts.fleet_poller.run()))
+        beside = [tasks.create_task(house.followings.run()), tasks.create_task(house.retention.run())]
         async with serving_http(
-            create_app(parts),
+            create_app(house),
             listener,
             drain_s=DRAIN_S,
             ws_max_size=1024,  # browsers have nothing to say
             ws="websockets-sansio",
             ws_per_message_deflate=False,
-            ssl_certfile=parts.settings.tls_certificate,
-            ssl_keyfile=parts.settings.tls_key,
+            ssl_certfile=house.settings.tls_certificate,
+            ssl_keyfile=house.settings.tls_key,
         ):
-            link = await parts.accounts.sessions.first_link()
-            on_ready(f"{_address(parts.settings, listener)}/login?token={link}")
-            await asyncio.to_thread(parts.pages.warm)
+            link = await house.accounts.sessions.first_link()
+            on_ready(f"{_address(house.settings, listener)}/login?token={link}")
+            await asyncio.to_thread(house.pages.warm)
             await stop.wait()
             log.info("web_stopping")
-            parts.hub.close()
+            house.followings.close()
         for task in beside:
             task.cancel()
-
-
-@asynccontextmanager
-async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient | None]:
-    """The client of the fleet service that the settings name, or None."""
-    if not settings.fleet:
-        yield None
-        return
-    token = settings.fleet_token or settings.token
-    async with connect_fleet(settings.fleet, token, authority=settings.authority) as fleet:
-        yield fleet
-
-
-def _collector(parts: Parts) -> Collector:
-    def on_points(report: Report, points: list[Point]) -> None:
-        parts.hub.publish(report.sequence, parts.frames.frame(report, points))
-
-    def on_feed() -> None:
-        parts.hub.tell(parts.frames.beat())
-
-    return Collector(
-        parts.control,
-        parts.state,
-        keeper=parts.recorder,
-        clock=parts.clock,
-        on_points=on_points,
-        on_feed=on_feed,
-    )
-
-
-async def _beat(parts: Parts, clock: Clock) -> None:
-    """While no report comes, tell pages every second that this process is there and how old the data is."""
-
-    async def tell() -> None:
-        age_s = parts.state.age_s
-        if parts.state.feed.state is not FeedState.LIVE or age_s is None or age_s > BEAT_S * 1.5:
-            parts.hub.tell(parts.frames.beat())
-
-    await periodic(tell, every_s=BEAT_S, clock=clock)
-
-
-def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
-    return lambda report: {
-        "events": pages.fragment("overview/_events.html", events=latest_events(report)),
-        "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
-    }
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

@@ -20,9 +20,11 @@ STALE_AFTER_S = 5.0
 class Settings(Config):
     """Command line and environment of `python -m web`."""
 
-    dataflow: str
-    """Address `HOST:PORT` of the dataflow service."""
-    token: str = Field(repr=False)
+    dataflow: str = ""
+    """Address `HOST:PORT` of the dataflow service to follow; empty for those of this machine's runs only."""
+    follows_all: bool = False
+    """Whether all runs of this machine and user are followed, besides those that were launched from the page."""
+    token: str = Field(default="", repr=False)
     """Run token, from the environment variable ASTRAFLOW_TOKEN."""
     authority: Path | None = None
     """Folder of the run's certificate authority, for a run that speaks TLS."""

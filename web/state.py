@@ -31,7 +31,7 @@ class RunState:
     """Written by the collector, read by everything else."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._received_at = 0.0
         self.report: Report | None = None
         self.series = Series()
@@ -40,7 +40,7 @@ class RunState:
     @property
     def age_s(self) -> float | None:
         """Seconds since the newest report arrived; None before the first."""
-        return None if self.report is None else self._clock.now() - self._received_at
+        return None if self.report is None else self.clock.now() - self._received_at
 
     @property
     def is_stale(self) -> bool:
@@ -55,7 +55,7 @@ class RunState:
     def update(self, report: Report) -> Point | None:
         """Take the newest report. None when its point is already there."""
         self.report = report
-        self._received_at = self._clock.now()
+        self._received_at = self.clock.now()
         self.feed = Feed(state=FeedState.LIVE)
         return self.series.add(report)
 

@@ -137,6 +137,23 @@ class RunRecord(SQLModel, table=True):
     """The newest report, as `/api/report` shows it."""
 
 
+class LaunchedRun(SQLModel, table=True):
+    """A run that was started from the page."""
+
+    __tablename__ = "launched_runs"
+
+    name: str = Field(primary_key=True)
+    recipe: str
+    folder: str
+    actor: str
+    launched_at: float
+    pid: int
+    """Of the process that ran it last."""
+    has_fleet: bool
+    ends_by_itself: bool
+    limit_s: float | None
+
+
 class SeriesName(SQLModel, table=True):
     """One number of one subject of a run, as it is kept over time."""
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Address, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Address, Overrides, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 
 def report(
@@ -27,17 +27,35 @@ def report(
     raise typer.Exit(view(door, tls=tls, once=once, as_json=as_json))
 
 
-def recipes() -> None:
-    """List the recipes that come with AstraFlow."""
+def recipes(
+    recipe: Annotated[str, typer.Argument(help="Show the settings of this one.")] = "",
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything a form needs.")] = False,
+) -> None:
+    """List the recipes that come with AstraFlow, or the settings of one."""
+    import json
+
     from rich.console import Console
     from rich.table import Table
 
-    from astraflow.recipe import find_recipe, packaged_recipes, summary_of
+    from astraflow.cli.recipe_form import form_values, recipe_cards, recipe_form, shown
 
-    table = Table("recipe", "what it does", box=None)
-    for name in packaged_recipes():
-        table.add_row(name, summary_of(find_recipe(name)))
-    Console().print(table)
+    if recipe:
+        form = recipe_form(recipe, overrides)
+        table = Table("setting", "value", "what it is", box=None)
+        for field in form.fields:
+            table.add_row(field.key, shown(field.value), field.description)
+        found: object = form_values(form)
+    else:
+        cards = recipe_cards()
+        table = Table("recipe", "what it does", box=None)
+        for card in cards:
+            table.add_row(card["name"], card["summary"])
+        found = cards
+    if as_json:
+        print(json.dumps(found))  # noqa: T201 (for programs, as it is)
+    else:
+        Console().print(table)
 
 
 def doctor() -> None:

@@ -179,7 +179,15 @@ def _checked(registry: Registry[Any], text: str) -> dict[str, Any]:
 
 
 def run_web(
-    *, dataflow: str, directory: Path, host: str, port: int, recipe: str, token: str, more: Mapping[str, str | None]
+    *,
+    dataflow: str,
+    directory: Path,
+    host: str,
+    port: int,
+    recipe: str,
+    token: str,
+    more: Mapping[str, str | None],
+    flags: Sequence[str] = (),
 ) -> int:
     """The page: this process becomes the web process, which knows AstraFlow only by its address.
 
@@ -189,7 +197,7 @@ def run_web(
     arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
     arguments += [part for name, value in more.items() if value is not None for part in (f"--{name}", value)]
     environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
-    command = [sys.executable, "-m", "web", *arguments, *(["--recipe", recipe] if recipe else [])]
+    command = [sys.executable, "-m", "web", *arguments, *flags, *(["--recipe", recipe] if recipe else [])]
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
 
 

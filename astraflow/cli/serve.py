@@ -177,7 +177,11 @@ def trainer(
 
 @serve.command()
 def web(
-    dataflow: Dataflow,
+    dataflow: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="The dataflow to follow; none: the runs of this machine."),
+    ] = "",
+    all_runs: Annotated[bool, typer.Option("--all-runs", help="Follow all runs of this machine and user.")] = False,
     fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The fleet service to show and steer.")] = None,
     directory: Directory = Path("web"),
     host: Host = "127.0.0.1",
@@ -191,7 +195,10 @@ def web(
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
-    """The web page over a run. The fleet service is shown the run token, or what ASTRAFLOW_FLEET_TOKEN holds."""
+    """The web page over runs, which it can also launch.
+
+    The fleet service is shown the run token, or what ASTRAFLOW_FLEET_TOKEN holds.
+    """
     from astraflow.cli.roles import run_web
 
     more = {
@@ -204,7 +211,10 @@ def web(
         "authority": str(authority) if authority else None,
     }
     token = read_token(token_file)
-    run_web(dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token, more=more)
+    flags = ["--all-runs"] if all_runs or not dataflow else []
+    run_web(
+        dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token, more=more, flags=flags
+    )
 
 
 @serve.command()

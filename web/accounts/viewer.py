@@ -30,6 +30,11 @@ class Viewer:
         return need is not Need.OWN and self.role.may(need) and self.scope.may(need)
 
     @property
+    def can_operate(self) -> bool:
+        """Whether what steers a run is shown to them."""
+        return self.may(Need.OPERATE)
+
+    @property
     def author(self) -> Author:
         """As the audit names them."""
         return Author(name=self.name, role=(self.scope or self.role).value, via=self.via, came_from=self.came_from)

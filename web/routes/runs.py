@@ -13,6 +13,7 @@ from web.history.samples import policy_subject
 from web.parts import Parts, PartsOf
 from web.points import VALUES
 from web.present.evaluations import EvaluationTable, evaluation_tables
+from web.present.launches import launch_row
 from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
 from web.present.sample_filter import ENDINGS, filter_from
 from web.present.shell import shell
@@ -40,8 +41,14 @@ class RoundPage:
 async def show(request: Request, parts: PartsOf) -> Response:
     """The list."""
     records = await parts.database.look(queries.runs)
-    rows = [run_row(record, is_live=_is_live(parts, record.id)) for record in records]
-    return parts.pages.page(request, "runs/page.html", page="runs", shell=shell(parts.state, parts.settings), rows=rows)
+    return parts.pages.page(
+        request,
+        "runs/page.html",
+        page="runs",
+        shell=shell(parts.state, parts.settings),
+        rows=[run_row(record, is_live=_is_live(parts, record.id)) for record in records],
+        launches=[launch_row(launch) for launch in await parts.launcher.launches()],
+    )
 
 
 @router.get("/runs/{run_id}")
@@ -50,6 +57,7 @@ async def show_run(
     request: Request, parts: PartsOf, run_id: int, policy: str = "", rounds_before: int | None = None
 ) -> Response:
     """One run: counts, charts, evaluations and trajectories."""
+    parts = _showing(parts, run_id)
     view = await _view(parts, run_id, policy)
     asked = filter_from(request.query_params, policies=view.policies)
     return parts.pages.page(
@@ -69,6 +77,7 @@ async def show_run(
 @needs(Need.READ)
 async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
+    parts = _showing(parts, run_id)
     return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
 
 
@@ -76,6 +85,7 @@ async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str
 @needs(Need.READ)
 async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Response:
     """The newest rounds alone, for the live page."""
+    parts = _showing(parts, run_id)
     view = await _view(parts, run_id, "", at_most=1)
     rounds = await _rounds(parts, view, None)
     return parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
@@ -94,7 +104,13 @@ async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_
 
 
 def _is_live(parts: Parts, run_id: int | None) -> bool:
-    return run_id is not None and run_id == parts.recorder.run_id and not parts.state.is_stale
+    return run_id is not None and parts.followings.recording(run_id) is not None
+
+
+def _showing(parts: Parts, run_id: int) -> Parts:
+    """The parts of that run, when it goes on, whichever the browser shows."""
+    one = parts.followings.recording(run_id)
+    return parts if one is None else parts.showing(one)
 
 
 async def _rounds(parts: Parts, view: RunView, before: int | None) -> RoundPage:

@@ -38,7 +38,7 @@ function connect() {
   clearTimeout(timer);
   timer = null;
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}`);
+  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {

@@ -5,9 +5,10 @@ import { chart } from "./chart.js";
 import { dialog } from "./dialog.js";
 import { ladder } from "./ladder.js";
 import { live, pause } from "./live.js";
+import { tail } from "./tail.js";
 import { theme } from "./theme.js";
 
-const behaviors = { age, ago, chart, dialog, ladder, live, pause, theme };
+const behaviors = { age, ago, chart, dialog, ladder, live, pause, tail, theme };
 const attached = new WeakSet();
 
 export function attach(root) {

@@ -1,0 +1,253 @@
+"""Runs that the page launches: forms from recipes, processes of their own, found again, stopped, resumed."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.runs import RunFolder, active_runs
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb, flash_of, running_web
+from web.launching.catalogue import Catalogue, FormField, RecipeForm, overrides_from
+from web.launching.command import environment
+from web.launching.launcher import LaunchOptions, tail
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+
+ENDLESS = {"set.stop.steps": "100000", "set.stop.reward": "2", "set.nodes.count": "1"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[RunningWeb]:
+    """A page that was told of no run."""
+    async with running_web(tmp_path / "web", "") as running:
+        yield running
+
+
+async def until(claim: Callable[[], Any], *, what: str, within_s: float = 60.0) -> Any:
+    """Wait for a claim, or an awaitable of one, to hold; returns it."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        held = claim()
+        held = await held if asyncio.iscoroutine(held) else held
+        if held:
+            return held
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{what} did not happen within {within_s:g} s")
+
+
+async def launched(client: httpx.AsyncClient, **settings: str) -> str:
+    """Launch `smoke`; returns the run's name."""
+    answer = await client.post("/runs/new", data={"recipe": "smoke", **settings}, timeout=60)
+    assert answer.status_code == 303, answer.text[-3000:]
+    assert answer.headers["location"].startswith("/launches/smoke-")
+    return answer.headers["location"].removeprefix("/launches/")
+
+
+async def state_of(client: httpx.AsyncClient, name: str) -> str:
+    return (
+        (await client.get(f"/launches/{name}/state"))
+        .text.partition('data-tone="')[2]
+        .partition(">")[2]
+        .partition("<")[0]
+    )
+
+
+async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) -> None:
+    async with page.logged_in() as client:
+        name = await launched(client, **ENDLESS)
+        await until(lambda: state_is(client, name, "running"), what="the run's beginning")
+        watching = await until(lambda: watch(client, name), what="following the run")
+        assert watching.headers["location"] == "/"
+        await page.until_live(client, sequence=2)
+        assert (await client.get("/api/report")).json()["run"] == name
+        assert name in (await client.get("/runs")).text
+
+        stopped = await client.post(f"/launches/{name}/stop", data={"reason": "enough"})
+        assert "was asked to end" in await flash_of(client, stopped)
+        await until(lambda: state_is(client, name, "ended"), what="the run's end")
+        assert active_runs() == []
+
+        resumed = await client.post(f"/launches/{name}/resume")
+        assert "goes on where it was" in await flash_of(client, resumed)
+        await until(lambda: state_is(client, name, "running"), what="its going on")
+        await client.post(f"/launches/{name}/stop")
+        await until(lambda: state_is(client, name, "ended"), what="its second end")
+
+
+async def state_is(client: httpx.AsyncClient, name: str, state: str) -> bool:
+    return await state_of(client, name) == state
+
+
+async def watch(client: httpx.AsyncClient, name: str) -> httpx.Response | None:
+    """Choose the run; None while it is not followed yet."""
+    answer = await client.post("/runs/watch", data={"name": name})
+    return answer if answer.headers["location"] == "/" else None
+
+
+async def test_a_run_outlives_the_page_and_is_found_again(tmp_path: Path) -> None:
+    async with running_web(tmp_path / "web", "") as first, first.logged_in() as client:
+        name = await launched(client, **ENDLESS)
+        await until(lambda: state_is(client, name, "running"), what="the run's beginning")
+
+    (folder,) = active_runs()
+    assert folder.facts.run == name
+
+    async with running_web(tmp_path / "web", "") as second, second.logged_in() as client:
+        assert await state_of(client, name) == "running"
+        await until(lambda: watch(client, name), what="following it again")
+        await client.post(f"/launches/{name}/stop")
+        await until(lambda: state_is(client, name, "ended"), what="its end")
+
+
+async def test_a_run_that_cannot_start_says_why(page: RunningWeb, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with page.logged_in() as client:
+        name = await launched(client, **ENDLESS, limit_s="1")
+        await until(lambda: state_is(client, name, "ended"), what="the end of its time")
+        shown = (await client.get(f"/launches/{name}")).text
+        assert "the time limit of 1 s was reached" in shown
+
+
+async def test_what_is_wrong_stands_beside_its_field_and_nothing_is_launched(page: RunningWeb) -> None:
+    async with page.logged_in() as client:
+        answer = await client.post(
+            "/runs/new", data={"recipe": "smoke", "set.stop.steps": "many", "set.nodes.count": "-1"}, timeout=60
+        )
+        assert answer.status_code == 422
+        for key in ("stop-steps", "nodes-count"):
+            field = answer.text.partition(f'id="field-{key}"')[2].partition("</div>")[0]
+            assert "field-problem" in field, key
+        assert 'value="many"' in answer.text, "what was filled in is still there"
+        assert (await client.get("/runs")).text.count("/launches/") == 0
+
+
+async def test_nobody_launches_what_is_no_recipe(page: RunningWeb, tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('extends = "smoke"\n')
+    async with page.logged_in() as client:
+        for recipe in (str(own), "../smoke", "--help", ""):
+            answer = await client.post("/runs/new", data={"recipe": recipe}, timeout=60)
+            assert answer.status_code == 422, recipe
+        unknown = await client.post("/runs/new", data={"recipe": "smoke", "set.stop.stepz": "1"}, timeout=60)
+        assert unknown.status_code == 422
+        assert "has no such setting" in unknown.text
+
+
+async def test_the_preview_shows_the_same_as_recipe_command_and_request(page: RunningWeb) -> None:
+    async with page.logged_in() as client:
+        asked = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
+        text = (await client.get("/runs/new/preview", params=asked, timeout=60)).text
+        assert "Ready to launch" in text
+        assert "stop.steps = 7" in text
+        assert "astraflow run smoke --fleet --headless --set stop.steps=7" in text
+        assert "POST /api/v1/launches" in text
+
+
+async def test_a_viewer_launches_nothing(page: RunningWeb) -> None:
+    async with page.logged_in() as admin, page.in_role(admin, "viewer") as viewer:
+        assert (await viewer.get("/runs/new")).status_code == 403
+        assert (await viewer.post("/runs/new", data={"recipe": "smoke"})).status_code == 403
+        assert "New run" not in (await viewer.get("/runs")).text
+
+
+async def test_an_action_on_a_run_that_is_gone_hits_no_other(tmp_path: Path) -> None:
+    fake = FakeControlPlane(sequence=30)
+    async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as web, web.logged_in() as client:
+        await web.until_live(client)
+        refused = await client.post("/nodes/n0/drain", data={"run": "another"})
+        assert refused.status_code == 409
+        assert "another has ended" in refused.text
+        drained = await client.post("/nodes/n0/drain", data={"run": fake.world.run})
+        assert drained.status_code == 303
+
+
+def test_what_is_launched_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASTRAFLOW_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET", "ASTRAFLOW_FLEET_TOKEN"):
+        monkeypatch.setenv(name, "canary")
+    monkeypatch.setenv("ASTRAFLOW_FOLLOW_PARENT", "1")
+
+    assert "canary" not in environment().values()
+    assert "ASTRAFLOW_FOLLOW_PARENT" not in environment(), "it would end with this process"
+    assert environment()["PATH"] == os.environ["PATH"]
+
+
+def form_of(*fields: FormField) -> RecipeForm:
+    return RecipeForm(
+        name="r", summary="", simulated=(), fields=fields, problems=(), checks=(), toml="", usd_per_hour=0.0
+    )
+
+
+def field(key: str, kind: Any, value: Any) -> FormField:
+    return FormField(
+        key=key,
+        kind=kind,
+        value=value,
+        description="",
+        least=None,
+        most=None,
+        choices=(),
+        is_optional=False,
+        is_short=True,
+    )
+
+
+def test_only_what_differs_is_overridden_and_text_stays_text() -> None:
+    form = form_of(
+        field("a", "whole", 1), field("b", "text", "x"), field("c", "yes_no", True), field("d", "number", None)
+    )
+
+    assert overrides_from({"a": "1", "b": "x", "c": "true", "d": ""}, form) == []
+    assert overrides_from({"a": "2", "b": "3]\"'", "c": "false", "d": "0.5"}, form) == [
+        "a=2",
+        "b=" + json.dumps("3]\"'"),
+        "c=false",
+        "d=0.5",
+    ]
+    for bad in ({"e": "1"}, {"b": "two\nlines"}, {"b": "nul\0"}):
+        with pytest.raises(InvalidInput):
+            overrides_from(bad, form)
+
+
+async def test_the_catalogue_knows_every_packaged_recipe() -> None:
+    catalogue = Catalogue(clock=SystemClock())
+    cards = {card.name: card for card in await catalogue.cards()}
+    assert {"reverse", "smoke", "smoke/two_policies"} <= cards.keys()
+    assert cards["smoke"].simulated == ("scripted",)
+    assert all(not card.problem for card in cards.values())
+    form = await catalogue.form("smoke/two_policies")
+    assert {"policies.solver.batch_groups", "stop.steps"} <= {one.key for one in form.fields if one.is_short}
+    (steps,) = (one for one in form.fields if one.key == "stop.steps")
+    assert (steps.kind, steps.least, steps.is_optional) == ("whole", 1, False)
+    assert steps.description
+
+
+def test_a_log_is_read_from_where_the_reader_was(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.log("launch").parent.mkdir()
+    folder.log("launch").write_text("one\n")
+    assert tail(folder, "launch") == ("one\n", 4)
+    with folder.log("launch").open("a") as file:
+        file.write("two\n")
+    assert tail(folder, "launch", after=4) == ("two\n", 8)
+    assert tail(folder, "launch", after=99) == ("one\ntwo\n", 8), "a log that was made anew is read from its beginning"
+    with pytest.raises(InvalidInput):
+        tail(folder, "../token")
+
+
+def test_options_become_arguments() -> None:
+    assert LaunchOptions(ends_by_itself=False).arguments() == []
+    assert LaunchOptions(has_fleet=True, limit_s=30.0).arguments() == ["--fleet", "--headless", "--limit-s", "30"]

@@ -1,0 +1,222 @@
+"""The runs that this process follows: the one it was told of, and those of this machine that it finds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from astraflow.client.connect import connect_control
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.reports import Report
+from astraflow.runtime.aio import periodic
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.runs import RunFolder
+from web.collector import Collector
+from web.db import Database
+from web.fleet_poller import FleetPoller
+from web.fleet_state import FleetState
+from web.frames import FrameMaker
+from web.hub import Hub
+from web.points import Point
+from web.present.overview import latest_events
+from web.recorder import Recorder
+from web.rendering import Pages
+from web.settings import Settings
+from web.state import FeedState, RunState
+
+log = get_logger()
+
+BEAT_S = 1.0
+LOOK_EVERY_S = 2.0
+"""How often folders of runs are looked at."""
+
+NOWHERE = "127.0.0.1:1"
+"""Dialled while no run is known: every call says that nobody is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """One run that is followed: its planes, what is known of it, and what its pages are told."""
+
+    settings: Settings
+    """This process's, with the addresses and the recipe of that run."""
+    control: ControlPlaneClient
+    state: RunState
+    fleet: FleetPlaneClient | None
+    """None for a run without a fleet service."""
+    fleet_state: FleetState
+    fleet_poller: FleetPoller | None
+    frames: FrameMaker
+    hub: Hub
+    recorder: Recorder
+    pages: Pages
+    folder: RunFolder | None
+    """Where the run keeps its things, when that is on this machine."""
+
+    @property
+    def name(self) -> str:
+        """The run's name; empty before anything is known."""
+        if self.state.report is not None:
+            return self.state.report.run
+        return self.folder.facts.run if self.folder is not None else ""
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._collector().run())
+            tasks.create_task(self.recorder.run())
+            tasks.create_task(self._beat())
+            if self.fleet_poller is not None:
+                tasks.create_task(self.fleet_poller.run())
+
+    def _collector(self) -> Collector:
+        def on_points(report: Report, points: list[Point]) -> None:
+            self.hub.publish(report.sequence, self.frames.frame(report, points))
+
+        def on_feed() -> None:
+            self.hub.tell(self.frames.beat())
+
+        return Collector(
+            self.control,
+            self.state,
+            keeper=self.recorder,
+            clock=self.state.clock,
+            on_points=on_points,
+            on_feed=on_feed,
+        )
+
+    async def _beat(self) -> None:
+        """While no report comes, tell pages every second that this process is there and how old the data is."""
+
+        async def tell() -> None:
+            age_s = self.state.age_s
+            if self.state.feed.state is not FeedState.LIVE or age_s is None or age_s > BEAT_S * 1.5:
+                self.hub.tell(self.frames.beat())
+
+        await periodic(tell, every_s=BEAT_S, clock=self.state.clock)
+
+
+class Followings:
+    """All of them.
+
+    find: the folders of the runs to follow besides the first, asked every two seconds.
+    """
+
+    def __init__(
+        self, first: Following, *, database: Database, clock: Clock, find: Callable[[], Iterable[RunFolder]]
+    ) -> None:
+        self._first = first
+        self._database = database
+        self._clock = clock
+        self._find = find
+        self._found: dict[str, Following] = {}
+
+    @property
+    def all(self) -> tuple[Following, ...]:
+        """Everyone, the latest found first; the one of no run only when there is no other."""
+        found = tuple(reversed(self._found.values()))
+        return (self._first, *found) if self._first.settings.dataflow or not found else found
+
+    def named(self, run: str) -> Following:
+        """The one of that name; the first of all when there is none."""
+        return next((one for one in self.all if run and one.name == run), self.all[0])
+
+    def recording(self, run_id: int) -> Following | None:
+        """The one whose reports go to that record; None when the run is not followed, or not heard from."""
+        found = (one for one in self.all if one.recorder.run_id == run_id and not one.state.is_stale)
+        return next(found, None)
+
+    def close(self) -> None:
+        """End every stream of frames."""
+        for one in self.all:
+            one.hub.close()
+
+    async def run(self) -> None:
+        """Follow the first, and whatever is found while it goes on, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._first.run())
+            working: dict[str, asyncio.Task[None]] = {}
+            while True:
+                active = await asyncio.to_thread(self._look)
+                for place in working.keys() - active.keys():
+                    working.pop(place).cancel()
+                for place, folder in active.items():
+                    if place not in working or working[place].done():
+                        working[place] = tasks.create_task(self._follow(place, folder))
+                await self._clock.sleep(LOOK_EVERY_S)
+
+    def _look(self) -> dict[str, RunFolder]:
+        """Folders whose run goes on and says where it is."""
+        found = {}
+        for folder in self._find():
+            try:
+                facts = folder.facts
+            except AstraFlowError:
+                continue  # it is being made
+            if facts.dataflow and facts.dataflow != self._first.settings.dataflow and folder.is_active:
+                found[str(folder.path)] = folder
+        return found
+
+    async def _follow(self, place: str, folder: RunFolder) -> None:
+        facts = folder.facts
+        settings = self._first.settings.model_copy(
+            update={
+                "dataflow": facts.dataflow,
+                "token": folder.token,
+                "authority": folder.authority if facts.is_tls else None,
+                "fleet": facts.fleet,
+                "fleet_token": "",
+                "recipe": facts.recipe,
+            }
+        )
+        log.info("run_found", run=facts.run)
+        async with following(settings, database=self._database, clock=self._clock, folder=folder) as one:
+            self._found[place] = one
+            try:
+                await one.run()
+            finally:
+                log.info("run_lost", run=facts.run)
+                one.hub.close()
+                del self._found[place]
+
+
+@asynccontextmanager
+async def following(
+    settings: Settings, *, database: Database, clock: Clock, folder: RunFolder | None = None
+) -> AsyncIterator[Following]:
+    """The parts that follow the run whose dataflow the settings name, connected but not at work yet."""
+    async with AsyncExitStack() as stack:
+        address, token = settings.dataflow or NOWHERE, settings.token or "none"
+        control = await stack.enter_async_context(connect_control(address, token, authority=settings.authority))
+        fleet: FleetPlaneClient | None = None
+        if settings.fleet:
+            fleet_token = settings.fleet_token or settings.token
+            fleet = await stack.enter_async_context(
+                connect_fleet(settings.fleet, fleet_token, authority=settings.authority)
+            )
+        pages = Pages(dataflow=settings.dataflow)
+        state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
+        frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
+        yield Following(
+            settings=settings,
+            control=control,
+            state=state,
+            fleet=fleet,
+            fleet_state=fleet_state,
+            fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+            frames=frames,
+            hub=Hub(frames.snapshot),
+            recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
+            pages=pages,
+            folder=folder,
+        )
+
+
+def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
+    return lambda report: {
+        "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+        "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+    }
