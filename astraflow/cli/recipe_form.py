@@ -115,7 +115,7 @@ def recipe_form(place: str, overrides: Sequence[str] = ()) -> RecipeForm:
     chosen, problems = plain, []
     try:
         chosen = load_recipe(place, overrides, check=Check.NONE)
-        load_recipe(place, overrides, check=Check.ALL)
+        load_recipe(place, overrides, check=Check.ALL if overrides else Check.LIGHT)
     except InvalidInput as problem:
         problems = [_problem(line) for line in str(problem).splitlines()]
     return RecipeForm(
