@@ -68,7 +68,6 @@ class RunDirectory(RunFolder):
         with self._writing():
             _write(self.fleet_file, json.dumps(dict(values), indent=2))
 
-<<<<<<< HEAD
     @property
     def maintainer_file(self) -> Path:
         """What the maintainer is told."""
@@ -79,12 +78,6 @@ class RunDirectory(RunFolder):
         with self._writing():
             _write(self.maintainer_file, json.dumps(dict(values), indent=2))
 
-    def log(self, program: str) -> Path:
-        """The log of one process."""
-        return self.path / "logs" / f"{program}.log"
-
-=======
->>>>>>> 91a8b8b (Folders of runs are read in the toolbox: whoever shows runs needs no command line)
     def state(self, role: str) -> Path:
         """Where one role keeps what must survive."""
         return self.path / role
