@@ -21,6 +21,7 @@ from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
+from web.shelf import Shelf
 from web.state import RunState
 
 
@@ -44,6 +45,7 @@ class Parts:
     hub: Hub
     recorder: Recorder
     pages: Pages
+    shelf: Shelf
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

@@ -22,7 +22,7 @@ class RecordedReport:
 
 def report_to_json(report: Report) -> str:
     """The whole report as one JSON object; numbers that are not finite become null."""
-    return json.dumps(_plain(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(plain(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))
 
 
 def report_from_json(text: str) -> RecordedReport:
@@ -55,11 +55,11 @@ def _planned(content: dict[str, Any]) -> tuple[PlannedPlugins, ...]:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):

@@ -30,6 +30,7 @@ from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
+from web.shelf import Shelf
 from web.state import FeedState, RunState
 
 log = get_logger()
@@ -77,6 +78,7 @@ async def serve(
                     hub=Hub(frames.snapshot),
                     recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
                     pages=pages,
+                    shelf=Shelf(),
                 )
                 await _run(parts, listener, stop, on_ready)
         finally:

@@ -61,10 +61,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /login/provider/return": EVERYBODY,
     "POST /theme": ROLES,
     "GET /healthz": EVERYBODY,
-    "GET /api/report": ROLES,
-    "GET /api/session": ROLES,
-    "GET /api/series.csv": ROLES,
-    "GET /api/series.json": ROLES,
+    "GET /api/v1/report": ROLES,
+    "GET /api/v1/session": ROLES,
+    "GET /api/v1/series.csv": ROLES,
+    "GET /api/v1/series.json": ROLES,
     "WEBSOCKET /live": ROLES,
     "POST /logout": ROLES,
 }
@@ -139,7 +139,7 @@ async def test_a_token_does_what_its_scope_and_its_users_role_both_allow_and_nev
         for scope, token in tokens.items():
             async with web.client() as program:
                 program.headers["authorization"] = f"Bearer {token}"
-                assert (await program.get("/api/session")).status_code == 200
+                assert (await program.get("/api/v1/session")).status_code == 200
                 drained = await program.post("/nodes/n0/drain")
                 assert drained.status_code == (303 if scope in ACTING else 403), scope
                 assert (await program.get("/audit.csv")).status_code == (200 if scope in ACTING else 403)
@@ -160,8 +160,8 @@ async def test_a_token_of_somebody_who_loses_a_role_loses_it_too(web: RunningWeb
         assert (await program.get("/nodes/n0/drain")).status_code == 403
         assert (await bob.get("/nodes/n0/drain")).status_code == 403
         await admin.post("/settings/users/2/disable")
-        assert (await program.get("/api/session")).status_code == 401
-        assert (await bob.get("/api/session")).status_code == 401
+        assert (await program.get("/api/v1/session")).status_code == 401
+        assert (await bob.get("/api/v1/session")).status_code == 401
 
 
 def test_a_route_that_does_not_say_what_it_needs_is_not_served() -> None:

@@ -1,0 +1,3 @@
+"""decisions"""
+from fastapi import APIRouter
+router = APIRouter()

@@ -1,0 +1,3 @@
+"""kill"""
+from fastapi import APIRouter
+router = APIRouter()

@@ -1,0 +1,3 @@
+"""pools"""
+from fastapi import APIRouter
+router = APIRouter()
