@@ -26,7 +26,10 @@ _ROLES = {Role.AGENT: fleet.Role.AGENT, Role.OPERATOR: fleet.Role.OPERATOR, Role
 
 
 def actor_of(viewer: Viewer) -> Actor:
-    """A viewer as the fleet names them: never more than both role and scope allow. Raises: NotPermitted for a viewer."""
+    """A viewer as the fleet names them: never more than both role and scope allow.
+
+    Raises: NotPermitted for who may only look.
+    """
     role = viewer.role
     if viewer.scope is not None and MAY[viewer.scope] <= MAY[role]:
         role = viewer.scope
@@ -57,12 +60,7 @@ async def apply_plan(parts: Parts, viewer: Viewer, plan_id: PlanId, *, key: str,
     async def asked() -> Applied:
         client = fleet_of(parts)
         if not may_apply(plan, actor):
-            raise NotPermitted(
-                f"plan {plan_id} was made by {plan.request.actor.name} ({plan.request.actor.role.value}), and is theirs "
-                "to apply, or an admin's"
-                if plan
-                else f"plan {plan_id} is not known to this page: plan again here, or have an admin apply it"
-            )
+            raise NotPermitted(_whose(plan_id, plan))
         return await client.apply(plan_id, key=own_key(viewer, key), approver=actor)
 
     return await _acted(parts, viewer, deed, asked())
@@ -111,9 +109,7 @@ async def set_kill(parts: Parts, viewer: Viewer, scope: KillScope, *, key: str, 
     )
 
     async def asked() -> Decision:
-        return await fleet_of(parts).kill_switch(
-            scope, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
-        )
+        return await fleet_of(parts).kill_switch(scope, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason)
 
     return await _acted(parts, viewer, deed, asked())
 
@@ -159,6 +155,13 @@ async def _acted(parts: Parts, viewer: Viewer, deed: Deed, asked: Awaitable[T]) 
     return answer
 
 
+def _whose(plan_id: PlanId, plan: Plan | None) -> str:
+    if plan is None:
+        return f"plan {plan_id} is not known to this page: plan again here, or have an admin apply it"
+    actor = plan.request.actor
+    return f"plan {plan_id} was made by {actor.name} ({actor.role.value}), and is theirs to apply, or an admin's"
+
+
 def _facts(plan: Plan | None) -> dict[str, Any]:
     if plan is None:
         return {}
@@ -166,7 +169,7 @@ def _facts(plan: Plan | None) -> dict[str, Any]:
     return facts | {"planned_by": plan.request.actor.name}
 
 
-def _change(before: PoolSpec | None, spec: PoolSpec) -> dict[str, dict[str, Any]]:
+def _change(before: PoolSpec | None, spec: PoolSpec) -> dict[str, Any]:
     """What differs, as facts of the audit."""
     was, now = (asdict(before) if before else {}), asdict(spec)
     names = [name for name in now if was.get(name) != now[name]]

@@ -76,6 +76,4 @@ def problem_answer(
         to_do=TO_DO.get(status, "See /api/v1/docs."),
         fields=list(fields),
     )
-    return JSONResponse(
-        problem.model_dump(), status, media_type=MEDIA_TYPE, headers=dict(headers) if headers else None
-    )
+    return JSONResponse(problem.model_dump(), status, media_type=MEDIA_TYPE, headers=dict(headers) if headers else None)

@@ -47,8 +47,8 @@ class Shelf:
 def may_apply(plan: Plan | None, actor: Actor) -> bool:
     """Whether somebody may carry a plan out: their own, or one that nobody of a higher role made.
 
-    Otherwise a plan that only an admin may make would be applied by whoever learns its id. A plan that is not known here
-    (it was made over the plane, or before a restart) is for admins.
+    Otherwise a plan that only an admin may make would be applied by whoever learns its id. A plan that is not known
+    here (it was made over the plane, or before a restart) is for admins.
     """
     if plan is None:
         return actor.role is Role.ADMIN

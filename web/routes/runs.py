@@ -1,8 +1,9 @@
 """`/runs`: every run that was seen, and each of them with its trajectories."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -22,6 +23,10 @@ from web.sampled import SamplePage, sample_page
 router = APIRouter()
 
 PAGE_ROUNDS = 20
+
+RoundNumber = Annotated[int | None, Query(le=2**53)]
+RunNumber = Annotated[int, Path(le=2**53)]
+"""Databases keep no larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,11 @@ async def show(request: Request, parts: PartsOf) -> Response:
 @router.get("/runs/{run_id}")
 @needs(Need.READ)
 async def show_run(
-    request: Request, parts: PartsOf, run_id: int, policy: str = "", rounds_before: int | None = None
+    request: Request,
+    parts: PartsOf,
+    run_id: RunNumber,
+    policy: str = "",
+    rounds_before: RoundNumber = None,
 ) -> Response:
     """One run: counts, charts, evaluations and trajectories."""
     view = await _view(parts, run_id, policy)
@@ -67,21 +76,21 @@ async def show_run(
 
 @router.get("/runs/{run_id}/ledger")
 @needs(Need.READ)
-async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
+async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
     return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
 
 
 @router.get("/runs/{run_id}/evaluations")
 @needs(Need.READ)
-async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Response:
+async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
     """The newest rounds alone, for the live page."""
     view = await _view(parts, run_id, "", at_most=1)
     rounds = await _rounds(parts, view, None)
     return parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
 
 
-async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
+async def _view(parts: Parts, run_id: RunNumber, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
     record = await parts.database.look(lambda session: queries.run(session, run_id))
     if record is None:
         raise HTTPException(404)

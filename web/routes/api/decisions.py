@@ -40,9 +40,7 @@ async def decisions(
 
 @router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=refusals(404))
 @needs(Need.READ)
-async def one(
-    parts: PartsOf, decision_id: Annotated[str, Path(pattern=ID, examples=["fleet-12"])]
-) -> dict[str, Any]:
+async def one(parts: PartsOf, decision_id: Annotated[str, Path(pattern=ID, examples=["fleet-12"])]) -> dict[str, Any]:
     """One decision, with the rule's figures at that moment."""
     entry = await decision(parts, decision_id)
     if entry is None:

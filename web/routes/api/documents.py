@@ -20,8 +20,8 @@ router = APIRouter(prefix=PREFIX)
 
 DESCRIPTION = (
     "Everything that the pages show and do. Show a token (`Authorization: Bearer TOKEN`, made under Settings) or a "
-    "session. Every change needs a reason and a new `Idempotency-Key`; who acts is who holds the token, whatever is sent. "
-    "Refusals and failures have one shape (`Problem`) and say what to do."
+    "session. Every change needs a reason and a new `Idempotency-Key`; who acts is who holds the token, whatever is "
+    "sent. Refusals and failures have one shape (`Problem`) and say what to do."
 )
 
 
@@ -69,7 +69,7 @@ def document() -> dict[str, Any]:
 
 def _say_role(path: dict[str, Any], route: APIRoute) -> None:
     role = least_role(need_of(route)).value
-    for method in route.methods:
+    for method in route.methods or ():
         operation = path[method.lower()]
         operation["x-role"] = role
         operation["description"] = f"{operation.get('description', '')}\n\nNeeds role {role}.".strip()

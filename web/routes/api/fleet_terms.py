@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Applied, Instance, Plan, Pool, PoolSpec
@@ -21,6 +21,8 @@ ModeName = Literal["off", "advise", "up-only", "on"]
 Scope = Literal["none", "agents", "all"]
 Text = Annotated[str, Field(max_length=200)]
 Usd = Annotated[float, Field(ge=0, le=MOST_USD, allow_inf_nan=False)]
+Capacity = Annotated[int, Field(ge=1, le=MOST_NODES), Whole]
+Observed = Annotated[int, Field(ge=0, le=LARGEST), Whole]
 Count = Annotated[int, Field(ge=0, le=MOST_NODES), Whole]
 
 _EXAMPLE: dict[str, Any] = {
@@ -33,12 +35,13 @@ _EXAMPLE: dict[str, Any] = {
     "observed_version": 4,
     "reason": "room for the larger model",
 }
+_RETIRE_EXAMPLE: dict[str, Any] = {"retire": ["01KAN8Q0000000000000000000"], "reason": "its disk fails"}
 
 
 class PoolChange(Body):
     """A pool's whole spec. What is left out gets its default, so send what you read with your changes."""
 
-    model_config = {"json_schema_extra": {"examples": [_EXAMPLE]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     provider: str = Field(pattern=NAME, description="Name of one of the fleet service's providers.")
     mode: ModeName = Field("advise", description="How far the rule and programs may go without a person.")
@@ -49,11 +52,11 @@ class PoolChange(Body):
     type: Text = Field("", description="The provider's name of the hardware; empty for its default.")
     region: Text = Field("", description="Where machines stand; empty for the provider's default.")
     is_spot: bool = Field(False, description="Machines that may be taken away at short notice.")
-    engine: str = Field("", max_length=2000, description="Of the nodes: a kind, or a TOML table; empty as the run says.")
-    capacity: Annotated[int, Field(ge=1, le=MOST_NODES), Whole] | None = Field(None, description="Episodes a node runs at once.")
+    engine: str = Field("", max_length=2000, description="Of the nodes: a kind, or a TOML table.")
+    capacity: Capacity | None = Field(None, description="Episodes a node runs at once.")
     drain_s: float = Field(600.0, ge=0, le=86400, allow_inf_nan=False, description="Time to finish or hand back.")
     options: dict[str, Any] = Field({}, description="What only the provider knows; at most 16 KiB, 8 deep.")
-    observed_version: Annotated[int, Field(ge=0, le=LARGEST), Whole] = Field(description="Of the pool you read; 0 to make a pool.")
+    observed_version: Observed = Field(description="Of the pool you read; 0 to make a pool.")
     reason: Reason
 
     @field_validator("options")
@@ -78,7 +81,7 @@ class PoolChange(Body):
 class SizeAsked(Body):
     """A size."""
 
-    model_config = {"json_schema_extra": {"examples": [{"target": 6, "reason": "the trainer waits"}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"target": 6, "reason": "the trainer waits"}]})
 
     target: Count = Field(description="Nodes the pool is to have.")
     is_kill: bool = Field(False, description="Without a drain; for admins.")
@@ -88,9 +91,7 @@ class SizeAsked(Body):
 class RetireAsked(Body):
     """Certain machines gone, and no others."""
 
-    model_config = {
-        "json_schema_extra": {"examples": [{"retire": ["01KAN8Q0000000000000000000"], "reason": "its disk fails"}]}
-    }
+    model_config = ConfigDict(json_schema_extra={"examples": [_RETIRE_EXAMPLE]})
 
     retire: list[Annotated[str, Field(pattern=NAME)]] = Field(
         min_length=1, max_length=1000, description="Launch ids of the machines that are to go."
@@ -102,7 +103,7 @@ class RetireAsked(Body):
 class ReasonOnly(Body):
     """Why."""
 
-    model_config = {"json_schema_extra": {"examples": [{"reason": "agreed in the morning"}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "agreed in the morning"}]})
 
     reason: Reason
 
@@ -110,7 +111,7 @@ class ReasonOnly(Body):
 class HoldAsked(Body):
     """For how long no node is taken away."""
 
-    model_config = {"json_schema_extra": {"examples": [{"minutes": 30, "reason": "a demonstration"}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"minutes": 30, "reason": "a demonstration"}]})
 
     minutes: float = Field(ge=0, le=60, allow_inf_nan=False, description="0 ends a hold.")
     reason: Reason
@@ -119,7 +120,7 @@ class HoldAsked(Body):
 class KillAsked(Body):
     """Whom to stop."""
 
-    model_config = {"json_schema_extra": {"examples": [{"scope": "agents", "reason": "something is odd"}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"scope": "agents", "reason": "something is odd"}]})
 
     scope: Scope = Field(description="`agents` stops programs, `all` everybody; `none` lets them go on (admins).")
     reason: Reason
@@ -128,7 +129,7 @@ class KillAsked(Body):
 class WhatIfAsked(Body):
     """Other bounds for what is recorded."""
 
-    model_config = {"json_schema_extra": {"examples": [{"mode": "on", "min_nodes": 1, "max_nodes": 12}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"mode": "on", "min_nodes": 1, "max_nodes": 12}]})
 
     mode: ModeName | None = Field(None, description="Left out: as it is.")
     min_nodes: Count | None = None

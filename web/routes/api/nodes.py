@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
@@ -72,7 +72,7 @@ class NodeList(Filled):
 class DrainAsked(Body):
     """That a node is to finish and leave."""
 
-    model_config = {"json_schema_extra": {"examples": [{"reason": "its disk is failing", "deadline_s": 120}]}}
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "its disk is failing", "deadline_s": 120}]})
 
     deadline_s: float = Field(
         0.0, ge=0, le=86400, allow_inf_nan=False, description="It hands back what has not ended by then; 0: no limit."
@@ -154,4 +154,4 @@ def _matches(node: NodeReport, pool: str | None, state: str | None, text: str) -
 
 
 def _answer(report: Report, node: NodeReport) -> dict[str, Any]:
-    return dict(plain(asdict(node))) | {"lag": {policy: lag for policy, lag in report.lag(node).items()}}
+    return dict(plain(asdict(node))) | {"lag": dict(report.lag(node))}

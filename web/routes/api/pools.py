@@ -71,8 +71,8 @@ async def pools(parts: PartsOf) -> dict[str, Any]:
 async def plan(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: SizeAsked | RetireAsked) -> dict[str, Any]:
     """What a change would do: launches, victims, time, dollars, and what the guard finds. Nothing happens.
 
-    Good for five minutes. State a `target`, or which machines to `retire`. 409 for what cannot be planned: a machine that
-    is not the pool's, or a spec that its provider does not take.
+    Good for five minutes. State a `target`, or which machines to `retire`. 409 for what cannot be planned: a machine
+    that is not the pool's, or a spec that its provider does not take.
     """
     request = PlanRequest(
         pool=_pool(parts, pool).spec.id,

@@ -86,8 +86,8 @@ Key = Annotated[
         min_length=1,
         max_length=100,
         pattern=r"^[!-~]{1,100}$",
-        description="A new one for each change, of your own choosing (a UUID does). Sent again with the same key, a change "
-        "is made once and answered as the first time.",
+        description="A new one for each change, of your own choosing (a UUID does). Sent again with the same key, a "
+        "change is made once and answered as the first time.",
         examples=["0f4d5a0e-7f3c-4a47-9a4f-1c3d0c7f5a11"],
     ),
 ]
@@ -98,4 +98,3 @@ class Filled(BaseModel):
     """What is answered: every field is there."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
-
