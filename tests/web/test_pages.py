@@ -42,7 +42,7 @@ async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_fac
     assert "No report yet" in nodes
     assert "No run was recorded yet" in runs
     assert report.status_code == 503
-    assert "no report" in report.json()["error"]
+    assert "no report" in report.json()["detail"]
 
 
 async def test_nodes_page_says_how_large_each_pool_should_be_and_why(web: RunningWeb) -> None:
@@ -216,10 +216,10 @@ async def test_what_does_not_exist_is_answered_with_a_page_or_json(web: RunningW
             answer = await client.get(path)
             assert answer.status_code == 404
             assert "There is no such page" in answer.text
-        assert (await client.get("/api/nope")).json() == {"error": "There is no such page"}
+        assert (await client.get("/api/nope")).json()["title"] == "There is no such thing"
         bad_chart = await client.get("/api/v1/series.csv?chart=nope")
         assert bad_chart.status_code == 422
-        assert "known: reward" in bad_chart.json()["error"]
+        assert bad_chart.json()["fields"][0]["field"] == "query.chart"
         assert (await client.get("/runs/word")).status_code == 422
 
 
