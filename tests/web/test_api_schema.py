@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -21,7 +22,7 @@ LIMIT_S = 55.0
 
 @pytest.mark.timeout(120)
 async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Path) -> None:
-    fake = FakeControlPlane(sequence=150)
+    fake = FakeControlPlane(sequence=12)  # a young run: what-ifs are played over all of it
     async with (
         fake.serving() as dataflow,
         running_fleet(tmp_path / "fleet", nodes=2) as fleet,
@@ -49,4 +50,6 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Pa
                 await program.wait()
     text = said.decode()
     assert program.returncode == 0, text[-12000:]
-    assert "not_a_server_error" in text or "No issues found" in text, text
+    counted = re.search(r"(\d+) generated, (\d+) passed", text)
+    assert counted is not None, text[-3000:]
+    assert int(counted[1]) == int(counted[2]) > 500

@@ -138,7 +138,7 @@ def decision_view(entry: Entry, advice: PoolAdvice | None, *, problem: str = "")
     inputs = advice.inputs if advice else {}
     return DecisionView(
         row=decision_row(entry),
-        sentence=advice.sentence if advice else "",
+        sentence=advice.sentence if advice and advice.sentence not in entry.message else "",
         advice_note=_note(entry, advice),
         formulas=tuple(_formulas(advice)) if advice else (),
         inputs=tuple((name, _number(inputs[name]), text) for name, text in ADVICE_INPUTS.items() if name in inputs),
