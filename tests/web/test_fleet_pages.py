@@ -217,13 +217,13 @@ async def test_the_kill_switch_stops_at_once_and_only_an_admin_lets_go_on(
         async with web.in_role(client, "operator") as operator:
             stopped = await operator.post("/kill", data={"scope": "all", "key": "k1"})
             assert "nothing is launched or retired" in (await flash_of(operator, stopped)).casefold()
-            assert fleet.parts.fleet.kill is KillScope.ALL
+            assert fleet.status().kill is KillScope.ALL
             assert "The kill switch is on for everybody." in (await operator.get("/pools")).text
             assert "This needs role admin, to let more happen again" in (await operator.get("/kill")).text
             refused = await operator.post("/kill", data={"scope": "none", "key": "k2"})
             assert "for the role admin" in await flash_of(operator, refused)
         await client.post("/kill", data={"scope": "none", "reason": "fine again", "key": "k3"})
-        assert fleet.parts.fleet.kill is KillScope.NONE
+        assert fleet.status().kill is KillScope.NONE
         audit = html.unescape((await client.get("/audit?action=fleet.kill_switch")).text)
         assert "held on the page" in audit
         assert "refused" in audit

@@ -1,12 +1,10 @@
 """The fleet service, its pools, and one of them, as pages show them."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import quantiles
 
 from astraflow.contract.advice import Mode
-from astraflow.contract.fleet import Finding, Instance, InstanceState, KillScope, Plan, Pool, Verdict
+from astraflow.contract.fleet import InstanceState, KillScope, Pool
 from web.exports import Sheet
 from web.fleet_state import FleetFeed, FleetState
 from web.present import formats
@@ -30,24 +28,6 @@ KILL_TEXTS = {
     KillScope.ALL: "on for everybody",
 }
 
-STATE_TONES = {
-    InstanceState.INTENDED: "busy",
-    InstanceState.PENDING: "busy",
-    InstanceState.RUNNING: "busy",
-    InstanceState.READY: "good",
-    InstanceState.DRAINING: "warn",
-    InstanceState.RETIRING: "warn",
-    InstanceState.SUSPECT: "bad",
-    InstanceState.GONE: "off",
-}
-
-VERDICT_TONES = {Verdict.ALLOWED: "good", Verdict.NEEDS_APPROVAL: "warn", Verdict.REFUSED: "bad"}
-VERDICT_TEXTS = {
-    Verdict.ALLOWED: "the guard allows it",
-    Verdict.NEEDS_APPROVAL: "it needs approval",
-    Verdict.REFUSED: "the guard refuses it",
-}
-
 COLUMNS = (
     "pool",
     "mode",
@@ -63,8 +43,6 @@ COLUMNS = (
     "launch_delay_s",
     "state",
 )
-
-DELAY_BARS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,74 +98,6 @@ class FleetView:
     def has_status(self) -> bool:
         """Whether the service was heard."""
         return bool(self.cluster)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayBar:
-    """Launches that took about so long."""
-
-    label: str
-    count: int
-    height: float
-    """Share of the highest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delays:
-    """How long launches took, from the order to a node that works."""
-
-    sentence: str
-    bars: tuple[DelayBar, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceRow:
-    """One machine."""
-
-    id: str
-    state: str
-    tone: str
-    since: float
-    type: str
-    region: str
-    is_spot: bool
-    usd_per_hour: str
-    ready_after: str
-    actor: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindingRow:
-    """A rule of the guard."""
-
-    code: str
-    tone: str
-    verdict: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanView:
-    """What applying a plan would do."""
-
-    id: str
-    pool: str
-    title: str
-    sentence: str
-    facts: tuple[tuple[str, str], ...]
-    victims: tuple[str, ...]
-    findings: tuple[FindingRow, ...]
-    verdict: str
-    tone: str
-    reason: str
-    planner: str
-    expires_at: float
-    is_refused: bool
-    is_empty: bool
-    """It would change nothing."""
-    asks_name: bool
-    """Whoever applies it types the pool's name: nothing of it is left, or nothing is drained."""
 
 
 def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetView:
@@ -309,101 +219,6 @@ def pool_sheet(pools: Sequence[Pool], *, now: float) -> Sheet:
     return Sheet(name="astraflow-pools", columns=COLUMNS, rows=rows)
 
 
-def delays(instances: Sequence[Instance], pool: Pool) -> Delays:
-    """The distribution of launch delays among the machines that are known."""
-    found = sorted(one.ready_at - one.intended_at for one in instances if one.ready_at is not None)
-    if not found:
-        expected = formats.duration(pool.launch_delay_s)
-        return Delays(sentence=f"No launch was measured yet; its provider says {expected}", bars=())
-    middle = found[len(found) // 2]
-    tenth = quantiles(found, n=10, method="inclusive")[-1] if len(found) > 1 else found[0]
-    launches = f"{formats.count(len(found))} launches"
-    sentence = (
-        f"Half of {launches} worked within {formats.duration(middle)}, nine of ten within {formats.duration(tenth)}"
-        if len(found) > 1
-        else f"The one launch that was measured took {formats.duration(middle)}"
-    )
-    low, high = found[0], found[-1]
-    if high - low < high / 4:  # hardly any spread: show it as what it is, not as wide as the chart
-        low, high = 0.75 * middle, 1.25 * middle
-    width = max((high - low) / DELAY_BARS, 1e-9)
-    counts = Counter(min(DELAY_BARS - 1, int((delay - low) / width)) for delay in found)
-    most = max(counts.values())
-    return Delays(
-        sentence=sentence,
-        bars=tuple(
-            DelayBar(
-                label=f"{formats.duration(low + index * width)} to {formats.duration(low + (index + 1) * width)}",
-                count=counts[index],
-                height=counts[index] / most,
-            )
-            for index in range(DELAY_BARS)
-        ),
-    )
-
-
-def failures(instances: Sequence[Instance]) -> tuple[tuple[str, int], ...]:
-    """Launches that ended before they worked, by what was said of them; the most frequent first."""
-    failed = (one for one in instances if one.state is InstanceState.GONE and one.ready_at is None)
-    found = Counter(one.message or "nothing was said" for one in failed)
-    return tuple(found.most_common(8))
-
-
-def spot_share(instances: Sequence[Instance]) -> str:
-    """Of the machines that cost something now."""
-    alive = [one for one in instances if one.state is not InstanceState.GONE]
-    return formats.percent(sum(one.is_spot for one in alive) / len(alive)) if alive else formats.MISSING
-
-
-def instance_row(one: Instance) -> InstanceRow:
-    """A machine for the table."""
-    times = (one.gone_at, one.retiring_at, one.draining_at, one.ready_at, one.launched_at, one.intended_at)
-    return InstanceRow(
-        id=one.id,
-        state=one.state.value,
-        tone=STATE_TONES[one.state],
-        since=next(at for at in times if at is not None),
-        type=one.type,
-        region=one.region,
-        is_spot=one.is_spot,
-        usd_per_hour=usd(one.usd_per_hour),
-        ready_after=formats.MISSING if one.ready_at is None else formats.duration(one.ready_at - one.intended_at),
-        actor=one.actor,
-        note=one.message or one.reason,
-    )
-
-
-def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
-    """A plan, as it is shown before it is applied."""
-    request, change = plan.request, plan.usd_per_hour_change
-    before = pool.usd_per_hour if pool else 0.0
-    is_empty = not plan.launches and not plan.victims
-    facts = [
-        ("Nodes", f"{plan.nodes} → {plan.target}"),
-        ("Launches", formats.count(plan.launches)),
-        ("Machines that go", formats.count(len(plan.victims))),
-        ("Done in about", formats.duration(plan.eta_s)),
-        ("Cost", f"{usd(before)} → {usd(max(0.0, before + change))} an hour"),
-    ]
-    return PlanView(
-        id=plan.id,
-        pool=request.pool,
-        title=f"{'End' if request.is_kill else 'Resize'} {request.pool}: {plan.nodes} to {plan.target} nodes?",
-        sentence=_plan_sentence(plan, is_empty=is_empty),
-        facts=tuple(facts),
-        victims=tuple(map(str, plan.victims)),
-        findings=tuple(_finding_row(finding) for finding in plan.findings),
-        verdict=VERDICT_TEXTS[plan.verdict],
-        tone=VERDICT_TONES[plan.verdict],
-        reason=request.reason,
-        planner=f"{request.actor.name} ({request.actor.role.value})",
-        expires_at=plan.expires_at,
-        is_refused=plan.verdict is Verdict.REFUSED,
-        is_empty=is_empty,
-        asks_name=request.is_kill or (plan.target == 0 and plan.nodes > 0),
-    )
-
-
 def usd(value: float | None) -> str:
     """US dollars.
 
@@ -436,25 +251,3 @@ def _ago(at: float | None, *, now: float) -> str:
     if at is None:
         return "not yet"
     return "just now" if now - at < 1 else f"{formats.duration(now - at)} ago"
-
-
-def _plan_sentence(plan: Plan, *, is_empty: bool) -> str:
-    if is_empty:
-        return "Nothing would change: the pool has that size already."
-    parts = []
-    if plan.launches:
-        parts.append(f"{formats.several(plan.launches, 'machine')} would be started.")
-    if plan.victims and plan.request.is_kill:
-        parts.append("Machines would end at once: what they work on is handed to others when its lease expires.")
-    elif plan.victims:
-        parts.append("Machines that go finish or hand back what they have first: nothing is lost.")
-    return " ".join(parts)
-
-
-def _finding_row(finding: Finding) -> FindingRow:
-    return FindingRow(
-        code=finding.code,
-        tone=VERDICT_TONES[finding.verdict],
-        verdict=VERDICT_TEXTS[finding.verdict],
-        message=finding.message[:1].upper() + finding.message[1:],
-    )

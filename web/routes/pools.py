@@ -1,7 +1,6 @@
 """`/pools`: how large each pool is and may be, and changing that: bounds, a size, a hold, everything gone."""
 
 import time
-from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Instance, KillScope, PlanId, PlanRequest, Pool, PoolSpec, Role
+from astraflow.contract.fleet import Instance, KillScope, PlanId, PlanRequest, Pool, Role
 from astraflow.contract.ids import PoolId
 from web import fleet_acts
 from web.accounts.viewer import Viewer
@@ -19,17 +18,15 @@ from web.decisions import Asked, decision_page
 from web.exports import Ending, sheet_answer
 from web.flash import Flash
 from web.parts import Parts, PartsOf, ViewerOf
+from web.pool_form import MOST_TEXT, bounds_from, number_from, spec_from
 from web.present.decisions import decision_row
+from web.present.machines import delays, failures, instance_row, spot_share
+from web.present.plans import plan_view
 from web.present.pools import (
     MODE_TEXTS,
-    delays,
-    failures,
     fleet_view,
-    instance_row,
-    plan_view,
     pool_row,
     pool_sheet,
-    spot_share,
 )
 from web.present.shell import shell
 from web.present.what_if import what_if_view
@@ -42,7 +39,6 @@ router = APIRouter()
 SHOWN_INSTANCES = 50
 SHOWN_DECISIONS = 6
 MEASURED = 1000
-MOST_TEXT = 2000
 
 Reason = Annotated[str, Form(max_length=MOST_TEXT)]
 
@@ -188,13 +184,13 @@ async def what_if(
     given = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes}
     problem, answer = "", None
     try:
-        bounds = _bounds(known.spec, given)
+        bounds = bounds_from(known.spec, given)
         answers = await compared(
             parts,
             pool,
             {"mode": bounds.mode.value, "min_nodes": bounds.min_nodes, "max_nodes": bounds.max_nodes},
             options={},
-            hours=_number(hours or "24", low=0.1, high=168.0, what="hours"),
+            hours=number_from(hours or "24", low=0.1, high=168.0, what="hours"),
         )
         answer = what_if_view(answers, max_nodes=bounds.max_nodes)
     except AstraFlowError as refused:
@@ -210,11 +206,11 @@ async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) 
 
     async def asked() -> str:
         known = _pool(parts, pool)
-        observed = int(_number(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
+        observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
         before = parts.shelf.specs.get((pool, observed)) if "undo" in form else None
         if "undo" in form and before is None:
             raise InvalidInput("what was before is not known any more: set it by hand")
-        spec = before or _changed(known.spec, form)
+        spec = before or spec_from(known.spec, form)
         reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
         done = await fleet_acts.put_pool(
             parts, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
@@ -303,44 +299,3 @@ def _may_apply(viewer: Viewer, needs_approval: bool, *, is_kill: bool, planner: 
         return is_admin
     is_of_program = planner in (Role.AGENT, Role.RULE)
     return not needs_approval or is_admin or (viewer.may(Need.APPROVE) and is_of_program)
-
-
-def _bounds(spec: PoolSpec, form: dict[str, str]) -> PoolSpec:
-    """The spec with other bounds and another mode. Raises: InvalidInput."""
-    mode = form.get("mode") or spec.mode.value
-    if mode not in {known.value for known in Mode}:
-        raise InvalidInput(f"{mode[:40]!r} is no mode: {', '.join(known.value for known in Mode)}")
-    low, high = (
-        int(_number(form.get(name) or str(getattr(spec, name)), low=0, high=1_000_000, what=name))
-        for name in ("min_nodes", "max_nodes")
-    )
-    return replace(spec, mode=Mode(mode), min_nodes=low, max_nodes=high)
-
-
-def _changed(spec: PoolSpec, form: dict[str, str]) -> PoolSpec:
-    """The spec as a form has it; fields that are not in the form stay. Raises: InvalidInput."""
-    spec = _bounds(spec, form)
-    more: dict[str, Any] = {name: form[name].strip()[:200] for name in ("type", "region") if name in form}
-    for name in ("usd_per_hour_max", "usd_per_day_max"):
-        if name in form:
-            more[name] = _number(form[name], low=0, high=1e9, what=name) if form[name].strip() else None
-    if "engine" in form:
-        more["engine"] = form["engine"].strip()[:MOST_TEXT]
-    if "capacity" in form:
-        text = form["capacity"].strip()
-        more["capacity"] = int(_number(text, low=1, high=1_000_000, what="capacity")) if text else None
-    if "drain_s" in form:
-        more["drain_s"] = _number(form["drain_s"], low=0, high=86400, what="drain_s")
-    if "has_spot" in form:
-        more["is_spot"] = "is_spot" in form
-    return replace(spec, **more)
-
-
-def _number(text: str, *, low: float, high: float, what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise InvalidInput(f"{what} is a number, not {text[:40]!r}") from None
-    if not low <= value <= high:
-        raise InvalidInput(f"{what} is between {low:g} and {high:g}, not {text[:40]}")
-    return value

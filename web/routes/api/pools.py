@@ -13,20 +13,22 @@ from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
 from web.roles import Need, needs
 from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
-from web.routes.api.fleet_terms import (
-    AppliedAnswer,
-    FleetAnswer,
+from web.routes.api.fleet_bodies import (
     HoldAsked,
     KillAsked,
-    PlanAnswer,
-    PoolAnswer,
     PoolChange,
-    PoolList,
     ReasonOnly,
     RetireAsked,
     SizeAsked,
-    WhatIfAnswered,
     WhatIfAsked,
+)
+from web.routes.api.fleet_terms import (
+    AppliedAnswer,
+    FleetAnswer,
+    PlanAnswer,
+    PoolAnswer,
+    PoolList,
+    WhatIfAnswered,
     applied_answer,
     plan_answer,
     pool_answer,

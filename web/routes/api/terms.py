@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from starlette.convertors import Convertor, register_url_convertor
+from starlette.convertors import Convertor, register_url_convertor  # codespell:ignore convertors,convertor
 
 from web.problems import MEDIA_TYPE
 
@@ -38,7 +38,7 @@ def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-class _Resource(Convertor[str]):
+class _Resource(Convertor[str]):  # codespell:ignore convertor
     """A name with slashes in it, which is not what is done to it: `/pools/eu/west/plans` is about `eu/west`."""
 
     regex = r"(?!.+/(?:plans|hold|what-if|drain)$).+"
