@@ -1,4 +1,4 @@
-"""The report as JSON: what `/api/report` answers and what is kept of a run; and the parts a page needs back."""
+"""The report as JSON: what `/api/v1/report` answers and what is kept of a run; and the parts a page needs back."""
 
 import dataclasses
 import json
