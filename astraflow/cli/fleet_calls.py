@@ -4,16 +4,49 @@ import asyncio
 import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
+from astraflow.access.authority import Authority
 from astraflow.cli.local import Door
+from astraflow.cli.options import TOKEN, read_token
+from astraflow.cli.roles import client_tls
+from astraflow.cli.rundir import active_runs
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import Actor, Applied, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
-from astraflow.wire.channel import dial
+from astraflow.wire.channel import authority_client_tls, dial
 
 T = TypeVar("T")
+
+
+def find_fleet(
+    address: str,
+    token: str,
+    token_file: Path | None,
+    tls_ca: Path | None = None,
+    tls_client_certificate: Path | None = None,
+    tls_client_key: Path | None = None,
+) -> Door:
+    """The fleet service at `address`, or that of the latest active run here that has one.
+
+    Raises: InvalidInput when no such run is active on this machine, or no token is known for `address`.
+    """
+    token, tls = token or read_token(token_file), client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    if address and token:
+        return Door(address=address, token=token, tls=tls)
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.fleet and address in ("", facts.fleet):
+            own = authority_client_tls(Authority.opened(directory.authority)) if facts.is_tls else None
+            return Door(address=facts.fleet, token=token or directory.token, tls=tls or own)
+    if address:
+        raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
+    raise InvalidInput(
+        "no run with a fleet service is active on this machine: start one (astraflow run RECIPE --fleet), or give "
+        "--at HOST:PORT and its token"
+    )
 
 
 def ask(door: Door, call: Callable[[FleetPlaneClient], Awaitable[T]]) -> T:

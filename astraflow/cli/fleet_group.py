@@ -38,9 +38,8 @@ def status(
 ) -> None:
     """Pools: what there is, what is wanted, what it costs; the kill switch; what needs a person."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     fleet_tables.show(fleet_calls.ask(door, lambda client: client.status()), fleet_tables.status_table, as_json=as_json)
 
 
@@ -61,9 +60,8 @@ def plan(
 ) -> None:
     """What a change would do: launches, victims, time, dollars, and what the guard finds. Nothing happens."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     asked = fleet_calls.plan_request(pool, target=target, retire=retire, is_kill=kill, reason=reason)
     made = fleet_calls.ask(door, lambda client: client.plan(asked))
     fleet_tables.show(made, fleet_tables.plan_table, as_json=as_json)
@@ -83,9 +81,8 @@ def apply(
 ) -> None:
     """Do what was planned, within five minutes of it; applying is agreeing to it."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.apply(door, plan, key=key)
     fleet_tables.show(done, fleet_tables.applied_line, as_json=as_json)
 
@@ -106,9 +103,8 @@ def hold(
 ) -> None:
     """Take no node of a pool away for so long."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.hold(door, pool, minutes=minutes, key=key, reason=reason)
     fleet_tables.show(done, fleet_tables.decision_line, as_json=as_json)
 
@@ -129,10 +125,9 @@ def kill(
 ) -> None:
     """The kill switch: nothing is started or ended while it is on."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
     scope = fleet_calls.kill_scope(switch, agents=agents)
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.kill_switch(door, scope, key=key, reason=reason)
     fleet_tables.show(done, fleet_tables.decision_line, as_json=as_json)
 
@@ -152,9 +147,8 @@ def instances(
 ) -> None:
     """The ledger of machines, newest first."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     of_pool = fleet_calls.pool_id(pool)
     found = fleet_calls.ask(door, lambda client: client.instances(pool=of_pool, with_gone=gone, limit=limit))
     fleet_tables.show(found, fleet_tables.instance_table, as_json=as_json)
@@ -174,9 +168,8 @@ def decisions(
 ) -> None:
     """The journal: who changed what and why, newest first."""
     from astraflow.cli import fleet_calls, fleet_tables
-    from astraflow.cli.local import find_fleet
 
-    door = find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
     of_pool = fleet_calls.pool_id(pool)
     found = fleet_calls.ask(door, lambda client: client.decisions(pool=of_pool, limit=limit))
     fleet_tables.show(found, fleet_tables.decision_table, as_json=as_json)

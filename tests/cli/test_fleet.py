@@ -49,7 +49,9 @@ async def test_a_pool_is_looked_at_planned_changed_and_held(tmp_path: Path) -> N
 
 async def test_people_get_tables_and_what_to_type_next(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
-        status = (await run(fleet, "status")).output
+        ran = await run(fleet, "status")
+        assert ran.exit_code == 0, ran.exception
+        status = ran.output
         assert "eu" in status
         assert "1.00 $/h" in status
         planned = (await run(fleet, "plan", "eu", "--target", "2", "--reason", "more")).output
