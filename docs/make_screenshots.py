@@ -38,6 +38,10 @@ SHOTS = (
     Shot(name="overview-whole", path="/", is_whole=True),
     Shot(name="overview-narrow", path="/", size=NARROW),
     Shot(name="nodes", path="/nodes"),
+    Shot(name="pools", path="/pools"),
+    Shot(name="pool", path="/pools/{pool}", is_whole=True),
+    Shot(name="decisions", path="/decisions"),
+    Shot(name="api", path="/api/v1/docs"),
     Shot(name="run", path="/runs/{run}"),
     Shot(name="trajectories", path="/runs/{run}", at="#samples"),
 )
@@ -71,15 +75,17 @@ def _pictures(browser: Browser, login_url: str, folder: Path, scale: float) -> I
     login = browser.new_context()
     page = login.new_page()
     page.goto(login_url)
-    run = _run_on(page, address)
+    run, pool = _run_on(page, address), _pool_on(page, address)
     for shot in SHOTS:
+        if "{pool}" in shot.path and not pool:
+            continue
         context = browser.new_context(
             storage_state=login.storage_state(),
             color_scheme="dark" if shot.theme == "dark" else "light",
             viewport={"width": shot.size[0], "height": shot.size[1]},
             device_scale_factor=scale,
         )
-        yield _take(context, shot, address + shot.path.format(run=run), folder)
+        yield _take(context, shot, address + shot.path.format(run=run, pool=pool), folder)
         context.close()
 
 
@@ -92,6 +98,14 @@ def _run_on(page: Page, address: str) -> str:
     if link is None:
         raise RuntimeError("no run was recorded yet: wait for its first second")
     return link.rpartition("/")[2]
+
+
+def _pool_on(page: Page, address: str) -> str:
+    """The first pool; empty for a run without a fleet service."""
+    page.goto(f"{address}/pools")
+    links = page.locator("table.pools-table a.row-link")
+    link = links.first.get_attribute("href") if links.count() else None
+    return link.rpartition("/")[2] if link else ""
 
 
 def _take(context: BrowserContext, shot: Shot, url: str, folder: Path) -> Path:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.routing import Mount
+from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Scope
 
 from astraflow.contract.errors import (
@@ -17,6 +17,7 @@ from astraflow.contract.errors import (
     DeadlineExceeded,
     InvalidInput,
     NotAuthenticated,
+    NotPermitted,
     Unavailable,
     UnknownNode,
     UnknownPolicy,
@@ -24,15 +25,33 @@ from astraflow.contract.errors import (
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
 from web.audit import Deed
-from web.guard import READING, Guard
+from web.guard import READING, Guard, is_for_programs
 from web.launching.launcher import UnknownRun
 from web.parts import House, Parts, parts_for_problems
+from web.problems import FieldProblem, problem_answer
 from web.rendering import STATIC
 from web.roles import Need, Needs, least_role
-from web.routes import api, audit, charts, flows, launches, live, login, nodes, overview, runs, settings, weights
+from web.routes import (
+    api,
+    audit,
+    charts,
+    decisions,
+    flows,
+    health,
+    kill,
+    launches,
+    live,
+    login,
+    nodes,
+    overview,
+    pools,
+    runs,
+    settings,
+    weights,
+)
 
-PAGES = (overview, launches, runs, nodes, weights, flows, charts, audit, settings)
-ROUTERS = tuple(module.router for module in (*PAGES, login, api, live))
+_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, flows, charts, kill, audit, settings)
+ROUTERS = (*(module.router for module in (*_PAGES, login, live, health)), *api.ROUTERS)
 
 log = get_logger()
 
@@ -43,18 +62,24 @@ _STATUS: dict[type[AstraFlowError], int] = {
     UnknownPolicy: 404,
     Conflict: 409,
     NotAuthenticated: 403,
+    NotPermitted: 403,
     Unavailable: 503,
     DeadlineExceeded: 504,
 }
 
+_NOT_FOUND = "Not Found"
+"""What the router says of an address that it does not know."""
+
 _TITLES = {
-    403: "Your role does not have this",
+    403: "This is refused",
     404: "There is no such page",
     405: "This address cannot be used like that",
     422: "The request cannot be understood",
     500: "This page has a defect",
-    503: "Dataflow cannot be reached",
-    504: "Dataflow did not answer in time",
+    409: "Somebody else was first",
+    502: "A service of the run failed",
+    503: "A service of the run cannot be reached",
+    504: "A service of the run did not answer in time",
 }
 
 
@@ -90,13 +115,26 @@ class _KeptFiles(StaticFiles):
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
-    detail = str(problem.detail) if isinstance(problem, HTTPException) and status != 404 else ""
-    return _error(request, status, detail)
+    detail = str(problem.detail) if isinstance(problem, HTTPException) and problem.detail != _NOT_FOUND else ""
+    response = _error(request, status, detail)
+    if isinstance(problem, HTTPException) and problem.headers:
+        response.headers.update(problem.headers)
+    if status == 405:
+        response.headers["allow"] = ", ".join(sorted(_methods(request)))
+    return response
+
+
+def _methods(request: Request) -> set[str]:
+    """What an address can be used with: the router itself names those of one of its routes only."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
+    matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return {method for route in matching for method in route.methods or ()}
 
 
 async def _on_bad_request(request: Request, problem: Exception) -> Response:
     errors = problem.errors() if isinstance(problem, RequestValidationError) else []
-    return _error(request, 422, "; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in errors))
+    fields = [FieldProblem(field=".".join(map(str, error["loc"])), message=error["msg"]) for error in errors]
+    return _error(request, 422, "; ".join(f"{one.field}: {one.message}" for one in fields), fields=fields)
 
 
 async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
@@ -133,9 +171,11 @@ def refusal_sentence(viewer: Viewer, need: Need, *, admins: Sequence[str]) -> st
     )
 
 
-def _error(request: Request, status: int, detail: str, *, parts: Parts | None = None) -> Response:
+def _error(
+    request: Request, status: int, detail: str, *, parts: Parts | None = None, fields: Sequence[FieldProblem] = ()
+) -> Response:
     parts = parts or parts_for_problems(request)
+    if is_for_programs(request.scope, request.headers):
+        return problem_answer(status, detail, fields=fields)
     title = _TITLES.get(status, "That did not work")
-    if request.url.path.startswith("/api/") or "authorization" in request.headers:
-        return JSONResponse({"error": detail or title}, status)
     return parts.pages.page(request, "error.html", status=status, title=title, detail=detail, page="error")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from astraflow.client.connect import connect_control
@@ -188,15 +188,11 @@ async def following(
     settings: Settings, *, database: Database, clock: Clock, folder: RunFolder | None = None
 ) -> AsyncIterator[Following]:
     """The parts that follow the run whose dataflow the settings name, connected but not at work yet."""
-    async with AsyncExitStack() as stack:
-        address, token = settings.dataflow or NOWHERE, settings.token or "none"
-        control = await stack.enter_async_context(connect_control(address, token, authority=settings.authority))
-        fleet: FleetPlaneClient | None = None
-        if settings.fleet:
-            fleet_token = settings.fleet_token or settings.token
-            fleet = await stack.enter_async_context(
-                connect_fleet(settings.fleet, fleet_token, authority=settings.authority)
-            )
+    address, token = settings.dataflow or NOWHERE, settings.token or "none"
+    async with (
+        connect_control(address, token, authority=settings.authority) as control,
+        connected_fleet(settings) as fleet,
+    ):
         pages = Pages(dataflow=settings.dataflow)
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
         frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
@@ -213,6 +209,17 @@ async def following(
             pages=pages,
             folder=folder,
         )
+
+
+@asynccontextmanager
+async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient | None]:
+    """The client of the fleet service that the settings name, or None."""
+    if not settings.fleet:
+        yield None
+        return
+    token = settings.fleet_token or settings.token
+    async with connect_fleet(settings.fleet, token, authority=settings.authority) as fleet:
+        yield fleet
 
 
 def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:

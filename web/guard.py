@@ -12,12 +12,13 @@ from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.addresses import came_from, hostname, is_own_origin
+from web.problems import problem_answer
 from web.roles import Need, Needs
 from web.settings import Settings
 
@@ -92,15 +93,16 @@ class Guard:
     def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
         """The refusal of what is too large, asks for another host, or comes from another site's page."""
         if len(headers.raw) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers.raw) > HEADER_BYTES:
-            return PlainTextResponse("Refused: too many or too long headers.", 431)
+            return _refused(scope, headers, 431, "Refused: too many or too long headers.")
         if hostname(headers.get("host", "")) not in self._settings.hosts:
-            return PlainTextResponse(
-                "This address is not one of this page's names. Use the one that it printed when it started.", 421
-            )
+            text = "This address is not one of this page's names. Use the one that it printed when it started."
+            return _refused(scope, headers, 421, text)
         if _reads(scope):
             return None
+        if is_for_programs(scope, headers) and not _comes_from_a_browser(headers):
+            return None  # nobody yet: what follows asks for a token
         if not _is_own_page(scope, headers, self._settings):
-            return PlainTextResponse("Refused: this did not come from a page of this site.", 403)
+            return _refused(scope, headers, 403, "Refused: this did not come from a page of this site.")
         return None
 
     async def _viewer(self, scope: Scope, headers: Headers) -> Viewer | None:
@@ -115,7 +117,8 @@ class Guard:
         """Hand on what may change something: whole, not endless, and with the form token if a session sent it."""
         body = await _body(receive)
         if body is None:
-            await PlainTextResponse(f"Refused: more than {BODY_BYTES} bytes.", 413)(scope, receive, send)
+            refusal = _refused(scope, Headers(scope=scope), 413, f"Refused: more than {BODY_BYTES} bytes.")
+            await refusal(scope, receive, send)
             return
         fields = _form_fields(scope, body)
         scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
@@ -126,7 +129,7 @@ class Guard:
             and not hmac.compare_digest(found.encode(), viewer.form_token.encode())
         ):
             text = "Refused: the form is of another session. Load the page again, then send it."
-            await PlainTextResponse(text, 403)(scope, receive, send)
+            await _refused(scope, Headers(scope=scope), 403, text)(scope, receive, send)
             return
         await self._app(scope, _replayed(body, receive), send)
 
@@ -154,6 +157,19 @@ class Guard:
 def cookie_of(headers: Headers, name: str) -> str | None:
     """The value of one cookie of a request."""
     return cookie_parser(headers.get("cookie", "")).get(name)
+
+
+def is_for_programs(scope: Scope, headers: Headers) -> bool:
+    """Whether the answer is read by a program rather than shown by a browser."""
+    return str(scope["path"]).startswith("/api/") or "authorization" in headers
+
+
+def _refused(scope: Scope, headers: Headers, status: int, text: str) -> Response:
+    return problem_answer(status, text) if is_for_programs(scope, headers) else PlainTextResponse(text, status)
+
+
+def _comes_from_a_browser(headers: Headers) -> bool:
+    return any(name in headers for name in ("cookie", "origin", "sec-fetch-site"))
 
 
 def _reads(scope: Scope) -> bool:
@@ -220,8 +236,10 @@ async def _ask_to_log_in(scope: Scope, receive: Receive, send: Send) -> None:
         return
     response: Response
     headers = Headers(scope=scope)
-    if scope["path"].startswith("/api/") or "authorization" in headers:
-        response = JSONResponse({"error": "log in first, or show a token that is good"}, 401)
+    if is_for_programs(scope, headers):
+        response = problem_answer(
+            401, "log in first, or show a token that is good", headers={"www-authenticate": "Bearer"}
+        )
     elif scope["method"] == "GET" and "hx-request" not in headers:
         query = scope["query_string"].decode("latin-1")
         wanted = scope["path"] + (f"?{query}" if query else "")

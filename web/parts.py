@@ -26,6 +26,7 @@ from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
+from web.shelf import Shelf
 from web.state import RunState
 
 RUN_COOKIE = "astraflow_run"
@@ -46,6 +47,7 @@ class House:
     pages: Pages
     catalogue: Catalogue
     launcher: Launcher
+    shelf: Shelf
     followings: Followings
 
     def showing(self, one: Following) -> "Parts":

@@ -39,8 +39,10 @@ class NavItem:
 NAVIGATION = (
     NavItem(name="overview", label="Overview", path="/"),
     NavItem(name="runs", label="Runs", path="/runs"),
+    NavItem(name="pools", label="Pools", path="/pools"),
     NavItem(name="nodes", label="Nodes", path="/nodes"),
     NavItem(name="weights", label="Weights", path="/weights"),
+    NavItem(name="decisions", label="Decisions", path="/decisions"),
     NavItem(name="audit", label="Audit", path="/audit", need=Need.AUDIT),
     NavItem(name="settings", label="Settings", path="/settings", need=Need.OWN),
 )
@@ -115,6 +117,7 @@ def _environment() -> Environment:
         "build": build,
         "navigation": NAVIGATION,
         "themes": THEMES,
+        "needed": Need,
         "static": lambda path: f"/static/{build}/{path}",
     }
     environment.filters |= {

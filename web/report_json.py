@@ -1,14 +1,30 @@
-"""The report as JSON: what `/api/report` answers and what is kept of a run; and the parts a page needs back."""
+"""The report as JSON: what `/api/v1/report` answers and what is kept of a run; and the parts a page needs back."""
 
 import dataclasses
 import json
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar, get_origin
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, Seam
 from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.runtime.logs import get_logger
+
+T = TypeVar("T")
+log = get_logger()
+
+_EMPTY: tuple[tuple[type, Any], ...] = (
+    (bool, False),
+    (int, 0),
+    (float, math.nan),
+    (str, ""),
+    (Mapping, {}),
+    (tuple, ()),
+)
+"""What stands for a field that was not recorded, by its type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,29 +38,61 @@ class RecordedReport:
 
 def report_to_json(report: Report) -> str:
     """The whole report as one JSON object; numbers that are not finite become null."""
-    return json.dumps(_plain(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(plain(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))
 
 
 def report_from_json(text: str) -> RecordedReport:
     """Read back what `report_to_json` wrote."""
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = {}
+    content = content if isinstance(content, dict) else {}
     return RecordedReport(
-        simulated=tuple(content["simulated"]),
-        flows=tuple(_flow(flow) for flow in content["flows"]),
-        streams=tuple(_stream(stream) for stream in content["streams"]),
+        simulated=tuple(map(str, content.get("simulated") or ())),
+        flows=_readable(_flow, content.get("flows")),
+        streams=_readable(_stream, content.get("streams")),
     )
+
+
+def _readable(read: Callable[[dict[str, Any]], T], found: Any) -> tuple[T, ...]:
+    """What can be read of a list: an earlier release, or a later one, recorded other tables."""
+    tables: list[T] = []
+    for one in found if isinstance(found, list) else ():
+        try:
+            tables.append(read(one))
+        except (ArithmeticError, AttributeError, InvalidInput, LookupError, TypeError, ValueError) as problem:
+            log.warning("recorded_table_not_read", problem=f"{type(problem).__name__}: {problem}")
+    return tuple(tables)
+
+
+def _filled(kind: type[T], content: dict[str, Any]) -> T:
+    """The dataclass, with nothing for what was not recorded and without what it does not know."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # T is a dataclass
+    empty = {
+        field.name: _nothing(get_origin(field.type) or field.type)
+        for field in fields
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    known = {field.name for field in fields}
+    return kind(**empty | {name: value for name, value in content.items() if name in known})
+
+
+def _nothing(kind: Any) -> Any:
+    return next(value for of, value in _EMPTY if issubclass(kind, of))
 
 
 def _flow(content: dict[str, Any]) -> FlowReport:
     filters = tuple(content.get("filters", ()))
-    return FlowReport(**content | {"filters": filters, "planned": _planned(content)})
+    return _filled(FlowReport, content | {"filters": filters, "planned": _planned(content)})
 
 
 def _stream(content: dict[str, Any]) -> StreamReport:
     numbers = {key: math.nan if value is None else value for key, value in content.items()}
-    staleness = {int(age): rows for age, rows in content["staleness"].items()}
-    rewards = tuple(content["rewards"])
-    return StreamReport(**numbers | {"staleness": staleness, "rewards": rewards, "planned": _planned(content)})
+    staleness = {int(age): rows for age, rows in content.get("staleness", {}).items()}
+    rewards = tuple(content.get("rewards", ()))
+    more = {"staleness": staleness, "rewards": rewards, "planned": _planned(content)}
+    return _filled(StreamReport, numbers | more)
 
 
 def _planned(content: dict[str, Any]) -> tuple[PlannedPlugins, ...]:
@@ -55,11 +103,11 @@ def _planned(content: dict[str, Any]) -> tuple[PlannedPlugins, ...]:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):

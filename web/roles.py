@@ -87,7 +87,7 @@ class Needs:
     """What each address needs, from the routes themselves. Raises: RuntimeError for a route that does not say."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        self._routes = [(route, _need_of(route)) for route in routes]
+        self._routes = [(route, need_of(route)) for route in routes]
 
     def of(self, scope: Scope) -> Need:
         """What a request needs; one for which there is no route needs a login to be told so."""
@@ -101,7 +101,8 @@ class Needs:
         return nearest or Need.READ
 
 
-def _need_of(route: BaseRoute) -> Need:
+def need_of(route: BaseRoute) -> Need:
+    """What a route says it needs. Raises: RuntimeError when it does not say."""
     if isinstance(route, Mount):
         return Need.NOTHING  # files of the release, the same for everybody
     endpoint = getattr(route, "endpoint", None)

@@ -20,6 +20,7 @@ from web.launching.launcher import Launcher
 from web.parts import House
 from web.retention import Retention
 from web.settings import Settings
+from web.shelf import Shelf
 
 log = get_logger()
 
@@ -54,6 +55,7 @@ async def serve(
                     pages=first.pages,
                     catalogue=Catalogue(clock=clock),
                     launcher=launcher,
+                    shelf=Shelf(),
                     followings=Followings(first, database=database, clock=clock, find=find),
                 )
                 await _run(house, listener, stop, on_ready)

@@ -134,7 +134,7 @@ class RunRecord(SQLModel, table=True):
     """Unix seconds of the newest report."""
     last_sequence: int
     report_json: str
-    """The newest report, as `/api/report` shows it."""
+    """The newest report, as `/api/v1/report` shows it."""
 
 
 class LaunchedRun(SQLModel, table=True):

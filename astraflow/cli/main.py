@@ -6,6 +6,7 @@ import sys
 import typer
 
 from astraflow.cli.evaluate import evaluate
+from astraflow.cli.fleet_group import fleet
 from astraflow.cli.inspect import doctor, recipes, report
 from astraflow.cli.maintainer import maintainer
 from astraflow.cli.run import demo, prepare, run
@@ -34,6 +35,7 @@ app.command()(doctor)
 app.command()(prepare)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
+app.add_typer(fleet, name="fleet")
 
 
 def main() -> None:

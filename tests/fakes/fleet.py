@@ -42,7 +42,7 @@ async def running_fleet(
 ) -> AsyncIterator[RunningFleet]:
     """Serve until the block ends, with the pool `eu`. pool: of its spec; nodes: at work already."""
     given: PoolSpec = replace(spec(), **(pool or {}))
-    parts = await build(directory, pool=given, clock=ManualClock(time.time()), **changes)
+    parts = await build(directory, pool=given, clock=ManualClock(float(int(time.time()))), **changes)
     running = RunningFleet(address="", parts=parts)
     plane = FleetPlaneServicer(
         parts.desk, parts.proposals, parts.liaison, parts.ledger, lambda: running.status(), lambda: None

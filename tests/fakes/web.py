@@ -95,7 +95,7 @@ class RunningWeb:
         """Wait until the pages show that report."""
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            answer = await client.get("/api/report")
+            answer = await client.get("/api/v1/report")
             if answer.status_code == 200 and answer.json()["sequence"] >= sequence:
                 return
             await asyncio.sleep(0.02)

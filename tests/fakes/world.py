@@ -30,6 +30,26 @@ STEPS_PER_S = 0.9
 FULL_BYTES = 430_000.0
 DELTA_BYTES = 14_000.0
 GROUP_SIZE = 8
+TICK_S = 30
+ADVISED_FROM = {
+    "demand_groups_per_s": 0.4,
+    "capacity_groups_per_s": 0.32,
+    "capacity_ordered_groups_per_s": 0.32,
+    "ratio": 0.8,
+    "noise": 0.05,
+    "band_low": 1.0,
+    "band_aim": 1.08,
+    "band_high": 1.7,
+    "trim": 1.0,
+    "compute_s": 10.0,
+    "groups_per_step": 4.0,
+    "produced_per_usable": 1.0,
+    "wait_300_s": 0.2,
+    "wait_600_s": 0.15,
+    "node_groups_per_s": 0.32,
+    "price_per_hour": 2.0,
+}
+"""What the sizer had to go by, at every tick."""
 
 
 @dataclass(kw_only=True)
@@ -73,7 +93,7 @@ class World:
             events=() if is_history else self._events(sequence),
             troubles=self.troubles,
             evaluations=tuple(reversed(self.rounds(sequence)[:2])),
-            advice=(make.pool_advice(),),
+            advice=(make.pool_advice(at=self.began_at + sequence - sequence % TICK_S, inputs=ADVISED_FROM),),
         )
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:

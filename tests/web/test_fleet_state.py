@@ -10,7 +10,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fleet import running_fleet
 from web.fleet_poller import FleetPoller
 from web.fleet_state import FleetFeed, FleetState
-from web.service import connected_fleet
+from web.following import connected_fleet
 from web.settings import Settings
 
 pytestmark = pytest.mark.anyio

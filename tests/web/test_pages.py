@@ -36,13 +36,13 @@ async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_fac
         web.logged_in() as client,
     ):
         overview, nodes, runs = [(await client.get(path)).text for path in ("/", "/nodes", "/runs")]
-        report = await client.get("/api/report")
+        report = await client.get("/api/v1/report")
 
     assert "Waiting for dataflow at <code>127.0.0.1:9</code>" in overview
     assert "No report yet" in nodes
     assert "No run was recorded yet" in runs
     assert report.status_code == 503
-    assert "no report" in report.json()["error"]
+    assert "no report" in report.json()["detail"]
 
 
 async def test_nodes_page_says_how_large_each_pool_should_be_and_why(web: RunningWeb) -> None:
@@ -199,8 +199,8 @@ async def test_a_chart_has_a_page_with_its_table_and_the_same_numbers_as_csv_and
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
         page = (await client.get("/charts/wait?range=2m")).text
-        csv = await client.get("/api/series.csv?chart=wait&range=2m")
-        points = (await client.get("/api/series.json?chart=wait&range=2m")).json()["points"]
+        csv = await client.get("/api/v1/series.csv?chart=wait&range=2m")
+        points = (await client.get("/api/v1/series.json?chart=wait&range=2m")).json()["points"]
 
     assert "The same as a table" in page
     assert csv.headers["content-type"].startswith("text/csv")
@@ -216,10 +216,10 @@ async def test_what_does_not_exist_is_answered_with_a_page_or_json(web: RunningW
             answer = await client.get(path)
             assert answer.status_code == 404
             assert "There is no such page" in answer.text
-        assert (await client.get("/api/nope")).json() == {"error": "There is no such page"}
-        bad_chart = await client.get("/api/series.csv?chart=nope")
+        assert (await client.get("/api/nope")).json()["title"] == "There is no such thing"
+        bad_chart = await client.get("/api/v1/series.csv?chart=nope")
         assert bad_chart.status_code == 422
-        assert "known: reward" in bad_chart.json()["error"]
+        assert bad_chart.json()["fields"][0]["field"] == "query.chart"
         assert (await client.get("/runs/word")).status_code == 422
 
 

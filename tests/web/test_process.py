@@ -81,7 +81,7 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
             given = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
             async with started(*given, environment=following) as second, asyncio.timeout(20):
                 assert await ready(second) != url
-                assert (await client.get("/api/session")).status_code == 200
+                assert (await client.get("/api/v1/session")).status_code == 200
                 assert second.stdin is not None
                 second.stdin.close()
                 assert await second.wait() == 0, "it follows its parent"

@@ -107,7 +107,7 @@ async def test_an_answer_with_anything_wrong_is_refused_and_audited(
         answer = await log_in(client)
         assert answer.status_code == 403
         assert "form-problem" in answer.text
-        assert (await client.get("/api/session")).status_code == 401
+        assert (await client.get("/api/v1/session")).status_code == 401
     async with web.logged_in() as admin:
         refused = (await admin.get("/audit.ndjson?result=refused")).text
         assert json.loads(refused.splitlines()[0])["action"] == "session.open"
@@ -181,7 +181,7 @@ async def test_a_role_follows_the_claim_and_who_loses_it_is_out(web: RunningWeb,
         provider.claims["email"] = "mallory@example.org"
         async with web.client() as last:
             assert "to whom no role is given" in (await log_in(last)).text
-        assert (await client.get("/api/session")).status_code == 401
+        assert (await client.get("/api/v1/session")).status_code == 401
 
 
 async def test_a_provider_that_is_another_or_away_is_said_so(web: RunningWeb, provider: FakeProvider) -> None:

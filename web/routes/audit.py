@@ -1,8 +1,9 @@
 """`/audit`: who did what; checking that nobody tampered with it; taking it away as a file."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from web import audit_queries
@@ -18,7 +19,7 @@ router = APIRouter()
 
 @router.get("/audit")
 @needs(Need.AUDIT)
-async def show(request: Request, parts: PartsOf, before: int | None = None) -> Response:
+async def show(request: Request, parts: PartsOf, before: Annotated[int | None, Query(le=2**53)] = None) -> Response:
     """One page of what was asked for, newest first."""
     return await _page(request, parts, before=before, chain=None)
 

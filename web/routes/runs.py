@@ -1,8 +1,9 @@
 """`/runs`: every run that was seen, and each of them with its trajectories."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -23,6 +24,10 @@ from web.sampled import SamplePage, sample_page
 router = APIRouter()
 
 PAGE_ROUNDS = 20
+
+RoundNumber = Annotated[int | None, Query(le=2**53)]
+RunNumber = Annotated[int, Path(le=2**53)]
+"""Databases keep no larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,11 @@ async def show(request: Request, parts: PartsOf) -> Response:
 @router.get("/runs/{run_id}")
 @needs(Need.READ)
 async def show_run(
-    request: Request, parts: PartsOf, run_id: int, policy: str = "", rounds_before: int | None = None
+    request: Request,
+    parts: PartsOf,
+    run_id: RunNumber,
+    policy: str = "",
+    rounds_before: RoundNumber = None,
 ) -> Response:
     """One run: counts, charts, evaluations and trajectories."""
     parts = _showing(parts, run_id)
@@ -75,7 +84,7 @@ async def show_run(
 
 @router.get("/runs/{run_id}/ledger")
 @needs(Need.READ)
-async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str = "") -> Response:
+async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
     parts = _showing(parts, run_id)
     return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
@@ -83,7 +92,7 @@ async def show_ledger(request: Request, parts: PartsOf, run_id: int, policy: str
 
 @router.get("/runs/{run_id}/evaluations")
 @needs(Need.READ)
-async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Response:
+async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
     """The newest rounds alone, for the live page."""
     parts = _showing(parts, run_id)
     view = await _view(parts, run_id, "", at_most=1)
@@ -91,7 +100,7 @@ async def show_evaluations(request: Request, parts: PartsOf, run_id: int) -> Res
     return parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
 
 
-async def _view(parts: Parts, run_id: int, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
+async def _view(parts: Parts, run_id: RunNumber, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
     record = await parts.database.look(lambda session: queries.run(session, run_id))
     if record is None:
         raise HTTPException(404)

@@ -3,12 +3,13 @@ import { age } from "./age.js";
 import { ago } from "./ago.js";
 import { chart } from "./chart.js";
 import { dialog } from "./dialog.js";
+import { hold } from "./hold.js";
 import { ladder } from "./ladder.js";
 import { live, pause } from "./live.js";
 import { tail } from "./tail.js";
 import { theme } from "./theme.js";
 
-const behaviors = { age, ago, chart, dialog, ladder, live, pause, tail, theme };
+const behaviors = { age, ago, chart, dialog, hold, ladder, live, pause, tail, theme };
 const attached = new WeakSet();
 
 export function attach(root) {

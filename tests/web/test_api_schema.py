@@ -1,0 +1,55 @@
+"""The API against its own document: schemathesis sends what it allows and what it forbids, over real HTTP."""
+
+import asyncio
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.fleet import running_fleet
+from tests.fakes.web import running_web, shown_secret
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "8")
+"""Requests of each kind for each address; a longer run is asked for by hand."""
+LIMIT_S = 59.0
+
+
+@pytest.mark.timeout(120)
+async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Path) -> None:
+    fake = FakeControlPlane(sequence=12)  # a young run: what-ifs are played over all of it
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet", nodes=2) as fleet,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+        web.logged_in() as admin,
+    ):
+        await web.until_fed()
+        token = shown_secret(await admin.post("/settings/tokens", data={"name": "st", "scope": "admin", "days": "1"}))
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"),
+            f"{web.address}/api/v1/openapi.json",
+            *("--header", f"Authorization: Bearer {token}", "--checks", "all", "--max-examples", EXAMPLES),
+            *("--seed", "1", "--no-color", "--phases", "examples,coverage,fuzzing", "--request-timeout", "10"),
+            *("--suppress-health-check", "all", "--generation-database", ":memory:"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                said, _ = await program.communicate()
+        finally:
+            if program.returncode is None:
+                program.kill()
+                await program.wait()
+    text = said.decode()
+    assert program.returncode == 0, text[-12000:]
+    counted = re.search(r"(\d+) generated, (\d+) passed", text)
+    assert counted is not None, text[-3000:]
+    assert int(counted[1]) == int(counted[2]) > 500

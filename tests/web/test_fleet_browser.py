@@ -1,0 +1,76 @@
+"""Pools and the kill switch in a real browser: the dialog, and a button that acts only when it is held."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from astraflow.contract.fleet import KillScope
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.fleet import RunningFleet, running_fleet
+from tests.fakes.web import running_web
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+
+PATIENCE_MS = 20_000
+"""A busy machine is no failure."""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+async def test_a_plan_is_previewed_in_a_dialog_and_a_slip_on_the_kill_switch_does_nothing(
+    fake: FakeControlPlane, chromium: Browser, tmp_path: Path
+) -> None:
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet", nodes=2) as fleet,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+    ):
+        await web.until_fed()
+        async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+            await page.goto(f"{web.address}/pools/eu")
+            await _plan(page, fleet)
+            await page.goto(f"{web.address}/pools")
+            await _kill(page, fleet)
+            await page.goto(f"{web.address}/decisions")
+            await page.get_by_role("link", name="From 2 to 3 nodes").click()
+            await expect(page.locator("dialog[open] #decision")).to_contain_text(
+                "the trainer waits", timeout=PATIENCE_MS
+            )
+            await page.keyboard.press("Escape")
+            await expect(page.locator("dialog[open]")).to_have_count(0)
+            assert complaints.heard == []
+
+
+async def _plan(page: Page, fleet: RunningFleet) -> None:
+    form = page.locator('form[action="/pools/eu/plans"]')
+    await form.locator('input[name="target"]').fill("3")
+    await form.locator('input[name="reason"]').fill("the trainer waits")
+    await form.get_by_role("button", name="Preview").click()
+    dialog = page.locator("dialog[open]")
+    await expect(dialog).to_contain_text("Resize eu: 2 to 3 nodes?", timeout=PATIENCE_MS)
+    assert fleet.parts.states() == {"ready": 2}
+    await dialog.get_by_role("button", name="Apply").click()
+    await expect(page.locator(".flash")).to_contain_text("1 launched", timeout=PATIENCE_MS)
+    assert fleet.parts.states() == {"ready": 2, "intended": 1}
+
+
+async def _kill(page: Page, fleet: RunningFleet) -> None:
+    button = page.get_by_role("button", name="Kill switch")
+    await button.click()
+    await button.press("Enter")
+    await page.wait_for_timeout(1300)
+    assert fleet.status().kill is KillScope.NONE, "a click is not a hold"
+    await button.focus()
+    await page.keyboard.down(" ")
+    told = page.locator(".flash")
+    await expect(told).to_contain_text("nothing is launched or retired", ignore_case=True, timeout=PATIENCE_MS)
+    await page.keyboard.up(" ")
+    assert fleet.status().kill is KillScope.ALL

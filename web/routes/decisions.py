@@ -1,0 +1,107 @@
+"""`/decisions`: who changed what, why, and from which figures."""
+
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.errors import AstraFlowError
+from web.decisions import (
+    CURSOR,
+    PAGE_ENTRIES,
+    RULE_KINDS,
+    SOURCES,
+    Asked,
+    DecisionPage,
+    advice_at,
+    decision,
+    decision_page,
+)
+from web.exports import Ending, sheet_answer
+from web.parts import Parts, PartsOf
+from web.present.decisions import KINDS, decision_row, decision_sheet, decision_view
+from web.present.fleet import show_command
+from web.present.shell import shell
+from web.roles import Need, needs
+
+router = APIRouter()
+
+LONGEST = 128
+
+
+@router.get("/decisions")
+@needs(Need.READ)
+async def show(request: Request, parts: PartsOf) -> Response:
+    """One page of what was asked for, newest first."""
+    asked, before = _asked(request.query_params)
+    page = await decision_page(parts, asked, before=before, limit=PAGE_ENTRIES)
+    return parts.pages.page(request, "decisions/page.html", page="decisions", **_view(parts, asked, before, page))
+
+
+@router.get("/decisions.{ending}")
+@needs(Need.READ)
+async def take(request: Request, parts: PartsOf, ending: Ending) -> Response:
+    """Exactly what the page with the same filters shows."""
+    asked, before = _asked(request.query_params)
+    page = await decision_page(parts, asked, before=before, limit=PAGE_ENTRIES)
+    return sheet_answer(decision_sheet(page.entries), ending)
+
+
+@router.get("/decisions/{entry_id}")
+@needs(Need.READ)
+async def show_one(request: Request, parts: PartsOf, entry_id: str) -> Response:
+    """One decision with its figures: a page of its own, or a drawer of the table's."""
+    try:
+        entry = await decision(parts, entry_id)
+    except AstraFlowError as refused:
+        raise HTTPException(503, f"Its journal cannot be read now: {refused}") from refused
+    if entry is None:
+        raise HTTPException(404, "No such decision is in its journal (any more).")
+    advice, problem = None, ""
+    try:
+        advice = await advice_at(parts, entry)
+    except AstraFlowError as refused:
+        problem = str(refused)
+    return parts.pages.page(
+        request,
+        "decisions/decision.html",
+        page="decisions",
+        shell=shell(parts.state, parts.settings),
+        view=decision_view(entry, advice, problem=problem),
+    )
+
+
+def _asked(query: QueryParams) -> tuple[Asked, str]:
+    """What the address asks for. What cannot be understood asks for nothing."""
+    words = {name: query.get(name, "").strip()[:LONGEST] for name in ("pool", "kind", "actor", "source", "text")}
+    if words["source"] not in SOURCES:
+        words["source"] = ""
+    before = query.get("before", "")
+    return Asked(**words), before if re.match(CURSOR, before) else ""
+
+
+def _view(parts: Parts, asked: Asked, before: str, page: DecisionPage) -> dict[str, Any]:
+    query = {name: value for name in ("pool", "kind", "source", "actor", "text") if (value := getattr(asked, name))}
+    shown = query | ({"before": before} if before else {})
+    status = parts.fleet_state.status
+    return {
+        "shell": shell(parts.state, parts.settings),
+        "asked": asked,
+        "rows": [decision_row(entry) for entry in page.entries],
+        "pools": [pool.spec.id for pool in status.pools] if status else [],
+        "kinds": {kind: word for kind, (word, _) in KINDS.items()},
+        "sources": {"fleet": "people, programs, the fleet", "rule": "the rule"},
+        "rule_kinds": RULE_KINDS,
+        "problems": page.problems,
+        "has_fleet": parts.fleet is not None,
+        "show_command": show_command(parts.settings),
+        "is_filtered": bool(query),
+        "before": before,
+        "newest": f"/decisions?{urlencode(query)}" if query else "/decisions",
+        "older": f"/decisions?{urlencode(query | {'before': page.older})}" if page.older else "",
+        "files": f"?{urlencode(shown)}" if shown else "",
+    }

@@ -1,0 +1,301 @@
+"""`/pools`: how large each pool is and may be, and changing that: bounds, a size, a hold, everything gone."""
+
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.fleet import Instance, KillScope, PlanId, PlanRequest, Pool, Role
+from astraflow.contract.ids import PoolId
+from web import fleet_acts
+from web.accounts.viewer import Viewer
+from web.decisions import Asked, decision_page
+from web.exports import Ending, sheet_answer
+from web.flash import Flash
+from web.parts import Parts, PartsOf, ViewerOf
+from web.pool_form import MOST_TEXT, bounds_from, number_from, spec_from
+from web.present.decisions import decision_row
+from web.present.machines import delays, failures, instance_row, spot_share
+from web.present.plans import plan_view
+from web.present.pools import (
+    MODE_TEXTS,
+    fleet_view,
+    pool_row,
+    pool_sheet,
+)
+from web.present.shell import shell
+from web.present.what_if import what_if_view
+from web.roles import Need, needs
+from web.steering import told
+from web.what_if import compared
+
+router = APIRouter()
+
+SHOWN_INSTANCES = 50
+SHOWN_DECISIONS = 6
+MEASURED = 1000
+
+Reason = Annotated[str, Form(max_length=MOST_TEXT)]
+
+
+@router.get("/pools")
+@needs(Need.READ)
+async def show(request: Request, parts: PartsOf) -> Response:
+    """Every pool."""
+    return parts.pages.page(request, "pools/page.html", page="pools", **_fleet(parts))
+
+
+@router.get("/pools/table")
+@needs(Need.READ)
+async def table(request: Request, parts: PartsOf) -> Response:
+    """The figures and the table alone, for the live page."""
+    return parts.pages.page(request, "pools/_fleet.html", **_fleet(parts))
+
+
+@router.get("/pools.{ending}")
+@needs(Need.READ)
+async def take(parts: PartsOf, ending: Ending) -> Response:
+    """The table as a file."""
+    status = parts.fleet_state.status
+    return sheet_answer(pool_sheet(status.pools if status else (), now=parts.clock.wall()), ending)
+
+
+@router.get("/pools/{pool:path}/plans/{plan}")
+@needs(Need.OPERATE)
+async def show_plan(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str, plan: str) -> Response:
+    """What applying a plan would do, and the question whether to."""
+    known = parts.shelf.plans.get(PlanId.known(plan))
+    if known is None or known.request.pool != pool:
+        raise HTTPException(404, "That plan is not known (any more): plans are good for five minutes. Plan again.")
+    may_apply = _may_apply(
+        viewer, known.needs_approval, is_kill=known.request.is_kill, planner=known.request.actor.role
+    )
+    return parts.pages.page(
+        request,
+        "pools/plan.html",
+        page="pools",
+        shell=shell(parts.state, parts.settings),
+        view=plan_view(known, parts.fleet_state.pool(pool)),
+        may_apply=may_apply,
+        admins=await parts.accounts.users.admins(),
+        key=fleet_acts.form_key("apply", plan),
+    )
+
+
+@router.post("/pools/{pool:path}/plans/{plan}/apply")
+@needs(Need.OPERATE)
+async def apply(
+    parts: PartsOf,
+    viewer: ViewerOf,
+    pool: str,
+    plan: str,
+    key: Annotated[str, Form(max_length=100)] = "",
+    name: Annotated[str, Form(max_length=200)] = "",
+    reason: Reason = "",
+) -> Response:
+    """Carry it out."""
+    known = parts.shelf.plans.get(PlanId.known(plan))
+    if known is not None and plan_view(known, None).asks_name and name.strip() != known.request.pool:
+        text = f"Nothing was done: type the name of the pool, {known.request.pool}, to do that"
+        return told(Flash(text=text, tone="bad"), back=f"{_path(pool)}/plans/{plan}")
+    reason = reason.strip() or (known.request.reason if known else "")
+
+    async def asked() -> str:
+        done = await fleet_acts.apply_plan(parts, viewer, PlanId(plan), key=key, reason=reason)
+        return f"Pool {pool}: {done.message or 'as it was'}"
+
+    return await _told(asked(), if_failed="The plan was not applied", back=_path(pool))
+
+
+@router.post("/pools/{pool:path}/plans")
+@needs(Need.OPERATE)
+async def plan(
+    parts: PartsOf,
+    viewer: ViewerOf,
+    pool: str,
+    target: Annotated[int, Form(ge=0, le=1_000_000)] = 0,
+    is_kill: Annotated[bool, Form()] = False,
+    reason: Reason = "",
+) -> Response:
+    """Ask what a size would mean, and show that."""
+    try:
+        request = PlanRequest(
+            pool=PoolId(pool), actor=fleet_acts.actor_of(viewer), reason=reason, target=target, is_kill=is_kill
+        )
+        made = await fleet_acts.plan_change(parts, request)
+    except AstraFlowError as problem:
+        return told(Flash(text=f"Nothing was planned: {problem}", tone="bad"), back=_path(pool))
+    return RedirectResponse(f"{_path(pool)}/plans/{made.id}", 303)
+
+
+@router.get("/pools/{pool:path}/drain-all")
+@needs(Need.OPERATE)
+async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response:
+    """Say what ending a whole pool means, and ask."""
+    known = _pool(parts, pool)
+    return parts.pages.page(
+        request,
+        "pools/drain_all.html",
+        page="pools",
+        shell=shell(parts.state, parts.settings),
+        pool=known.spec,
+        row=pool_row(known, now=parts.clock.wall()),
+        admins=await parts.accounts.users.admins(),
+    )
+
+
+@router.post("/pools/{pool:path}/hold")
+@needs(Need.OPERATE)
+async def hold(
+    parts: PartsOf,
+    viewer: ViewerOf,
+    pool: str,
+    minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
+    reason: Reason = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+) -> Response:
+    """Take no node away for so long; 0 ends it."""
+
+    async def asked() -> str:
+        why = reason.strip() or ("held on the page" if minutes else "released on the page")
+        return (await fleet_acts.hold_pool(parts, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)).message
+
+    return await _told(asked(), if_failed="The pool was not held", back=_path(pool))
+
+
+@router.get("/pools/{pool:path}/what-if")
+@needs(Need.READ)
+async def what_if(
+    request: Request,
+    parts: PartsOf,
+    pool: str,
+    mode: str = "",
+    min_nodes: str = "",
+    max_nodes: str = "",
+    hours: str = "",
+) -> Response:
+    """The page of the pool, with what other bounds would have meant."""
+    known = _pool(parts, pool)
+    given = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes}
+    problem, answer = "", None
+    try:
+        bounds = bounds_from(known.spec, given)
+        answers = await compared(
+            parts,
+            pool,
+            {"mode": bounds.mode.value, "min_nodes": bounds.min_nodes, "max_nodes": bounds.max_nodes},
+            options={},
+            hours=number_from(hours or "24", low=0.1, high=168.0, what="hours"),
+        )
+        answer = what_if_view(answers, max_nodes=bounds.max_nodes)
+    except AstraFlowError as refused:
+        problem = str(refused)
+    return await _page(request, parts, known, asked=given, what_if=answer, what_if_problem=problem)
+
+
+@router.post("/pools/{pool:path}/spec")
+@needs(Need.ADMINISTER)
+async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
+    """Other bounds, mode or spec; or, with `undo`, those of before."""
+    form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
+
+    async def asked() -> str:
+        known = _pool(parts, pool)
+        observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
+        before = parts.shelf.specs.get((pool, observed)) if "undo" in form else None
+        if "undo" in form and before is None:
+            raise InvalidInput("what was before is not known any more: set it by hand")
+        spec = before or spec_from(known.spec, form)
+        reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
+        done = await fleet_acts.put_pool(
+            parts, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
+        )
+        bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
+        return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
+
+    return await _told(asked(), if_failed="The pool was not changed", back=_path(pool))
+
+
+@router.get("/pools/{pool:path}")
+@needs(Need.READ)
+async def show_pool(request: Request, parts: PartsOf, pool: str) -> Response:
+    """One pool."""
+    return await _page(request, parts, _pool(parts, pool))
+
+
+async def _page(request: Request, parts: Parts, pool: Pool, **more: Any) -> Response:
+    now, problem = parts.clock.wall(), ""
+    measured: tuple[Instance, ...] = ()
+    try:
+        measured = await fleet_acts.fleet_of(parts).instances(pool=pool.spec.id, with_gone=True, limit=MEASURED)
+    except AstraFlowError as refused:
+        problem = str(refused)
+    decisions = await decision_page(parts, Asked(pool=pool.spec.id), limit=SHOWN_DECISIONS)
+    context: dict[str, Any] = {
+        "asked": {"mode": "", "min_nodes": "", "max_nodes": ""},
+        "what_if": None,
+        "what_if_problem": "",
+        "shell": shell(parts.state, parts.settings),
+        "fleet": fleet_view(parts.fleet_state, parts.settings, now=now),
+        "pool": pool,
+        "spec": pool.spec,
+        "row": pool_row(pool, now=now),
+        "modes": [(mode.value, MODE_TEXTS[mode]) for mode in Mode],
+        "delays": delays(measured, pool),
+        "failures": failures(measured),
+        "spot_share": spot_share(measured),
+        "instances": [instance_row(one) for one in measured[:SHOWN_INSTANCES]],
+        "more_instances": max(0, len(measured) - SHOWN_INSTANCES),
+        "problem": problem,
+        "decisions": [decision_row(entry) for entry in decisions.entries],
+        "decision_problems": decisions.problems,
+        "admins": await parts.accounts.users.admins(),
+        "undo": parts.shelf.specs.get((pool.spec.id, pool.version)),
+        "key": fleet_acts.form_key(pool.spec.id, pool.version, time.time_ns()),
+    }
+    return parts.pages.page(request, "pools/pool.html", page="pools", **context | more)
+
+
+def _fleet(parts: Parts) -> dict[str, Any]:
+    return {
+        "shell": shell(parts.state, parts.settings),
+        "fleet": fleet_view(parts.fleet_state, parts.settings, now=parts.clock.wall()),
+        "kill_key": fleet_acts.form_key("kill", time.time_ns()),
+        "scopes": KillScope,
+    }
+
+
+def _pool(parts: Parts, name: str) -> Pool:
+    found = parts.fleet_state.pool(name)
+    if found is None and parts.fleet_state.status is None:
+        fleet_acts.fleet_of(parts)
+        raise HTTPException(503, parts.fleet_state.problem or "The fleet service has not answered yet.")
+    if found is None:
+        raise HTTPException(404, f"No pool is called {name[:140]}.")
+    return found
+
+
+def _path(pool: str) -> str:
+    return f"/pools/{quote(pool)}"
+
+
+async def _told(asked: Any, *, if_failed: str, back: str) -> Response:
+    """Await what was asked, and say on the page what came of it; the audit has it already."""
+    try:
+        return told(Flash(text=await asked, tone="good"), back=back)
+    except AstraFlowError as problem:
+        return told(Flash(text=f"{if_failed}: {problem}", tone="bad"), back=back)
+
+
+def _may_apply(viewer: Viewer, needs_approval: bool, *, is_kill: bool, planner: Role) -> bool:
+    """As the fleet service will say: this only chooses what the page offers."""
+    is_admin = viewer.may(Need.ADMINISTER)
+    if is_kill:
+        return is_admin
+    is_of_program = planner in (Role.AGENT, Role.RULE)
+    return not needs_approval or is_admin or (viewer.may(Need.APPROVE) and is_of_program)
