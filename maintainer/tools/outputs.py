@@ -32,8 +32,8 @@ CapName = Literal[
 ]  # fmt: skip
 SignalName = Literal["band_breach", "cap_hit", "launch_failures", "preemption_wave", "straggler", "blind"]
 DecisionKind = Literal[
-    "apply", "refuse", "spec", "hold", "escalate", "kill_switch", "orphan", "launch_failed", "propose", "reject",
-    "note", "maintainer_mode", "node", "other",
+    "apply", "refuse", "spec", "hold", "escalate", "kill_switch", "orphan", "launch_failed", "fault", "propose",
+    "reject", "note", "maintainer_mode", "node", "other",
 ]  # fmt: skip
 Outcome = Literal["applied", "proposed", "recorded", "refused", "conflict"]
 
