@@ -8,6 +8,7 @@ import structlog
 from hypothesis import settings
 
 from astraflow.runtime import logs
+from tests.fakes.postgres import PROGRAMS, emptied, postgres_server
 
 settings.register_profile("astraflow", deadline=None)  # a busy machine is no defect
 settings.load_profile("astraflow")
@@ -19,6 +20,21 @@ def plain_logs() -> Iterator[None]:
     logs.configure(as_json=True)
     yield
     structlog.contextvars.clear_contextvars()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """URL of a PostgreSQL that all tests share; take `empty_postgres`."""
+    if not PROGRAMS.exists():
+        pytest.skip(f"{PROGRAMS} is missing: apt-get install postgresql-15")
+    with postgres_server() as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres(postgres: str) -> str:
+    """URL of a PostgreSQL with nothing in it."""
+    return emptied(postgres)
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ def _pool(recipe: Recipe, *, provider: str) -> Values:
     return {
         "provider": provider,
         "mode": bounds.get("mode", "on"),
+        "nodes": count,
         "min_nodes": bounds.get("min_nodes", count),
         "max_nodes": bounds.get("max_nodes", LARGER * count),
         "is_spot": bounds.get("is_spot", False),

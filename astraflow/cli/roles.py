@@ -11,6 +11,7 @@ from astraflow.access.authority import Authority
 from astraflow.cli.local import Planes
 from astraflow.cli.options import METRICS_TOKEN
 from astraflow.cli.rundir import explained
+from astraflow.client.badge_file import BadgeFile
 from astraflow.contract.errors import InvalidInput
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
@@ -169,6 +170,12 @@ def own_node(*, engine: str, preemption: str, pull: str, **options: Any) -> Raas
     if pull:
         given["pull"] = toml_value(pull)
     return RaasConfig.parse(given, where="join")
+
+
+def kept_name(folder: Path) -> str | None:
+    """Under which name a node was let in that kept its credential there; None for none. Raises: InvalidInput."""
+    kept = BadgeFile(folder).read()
+    return kept.name if kept is not None else None
 
 
 def _checked(registry: Registry[Any], text: str) -> dict[str, Any]:

@@ -302,6 +302,7 @@ def join(
     name: Annotated[str | None, typer.Option(help="Stable over restarts, and no other node's.")] = None,
     pool: Annotated[str | None, typer.Option(help="Nodes of one pool are sized together.")] = None,
     region: Annotated[str | None, typer.Option(help="Where it stands, for the report.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="What it costs, in US dollars.")] = None,
     drain_s: Annotated[float | None, typer.Option(min=0, help="Seconds for what runs to end, on stopping.")] = None,
     dead_man_s: Annotated[
         float | None, typer.Option(min=0, help="End when dataflow has not answered for so long; 0 waits for ever.")
@@ -311,6 +312,10 @@ def join(
     ] = "",
     weights_key: WeightsKey = "",
     ca_hash: CaHash = "",
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the credential there, to come back without a token."),
+    ] = None,
     pull: Annotated[
         str, typer.Option(help="How to fetch weights, a TOML table: {sources = ['mirror:7000'], connections = 2}.")
     ] = "",
@@ -321,13 +326,13 @@ def join(
     """Add this machine to a run as a RaaS node, until Ctrl-C."""
     from astraflow.access.credentials import claims_of, is_join_token
     from astraflow.cli.local import find_run
-    from astraflow.cli.roles import client_tls, own_node, run_node
+    from astraflow.cli.roles import client_tls, kept_name, own_node, run_node
 
     door = find_run(address, token, token_file)
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
     if is_join_token(door.token):  # it says where it leads, and perhaps under which name
         told = claims_of(door.token)
-        pool, name = pool or told.pool, name or told.name or None
+        pool, name = pool or told.pool, name or told.name or (kept_name(keep) if keep else None)
     config = own_node(
         engine=engine,
         preemption=preemption,
@@ -336,8 +341,10 @@ def join(
         name=name,
         pool=pool,
         region=region,
+        price_per_hour=price_per_hour,
         drain_s=drain_s,
         weights_key=weights_key,
         dead_man_s=dead_man_s,
+        keep=keep,
     )
     raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=ca_hash))

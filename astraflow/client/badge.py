@@ -2,12 +2,15 @@
 
 import asyncio
 import weakref
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from astraflow.access.authority import checked_pin, new_request
 from astraflow.access.callers import Role
 from astraflow.access.credentials import claims_of, is_join_token
-from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, StorageFull
+from astraflow.client.badge_file import BadgeFile, KeptBadge
+from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, NotAuthenticated, StorageFull
 from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
@@ -33,14 +36,27 @@ class Badge:
     """
 
     def __init__(
-        self, token: str, tls: ClientTls | None, *, expires_at: float | None = None, clock: Clock | None = None
+        self,
+        token: str,
+        tls: ClientTls | None,
+        *,
+        expires_at: float | None = None,
+        clock: Clock | None = None,
+        on_change: Callable[["Badge"], None] = lambda _: None,
     ) -> None:
-        """expires_at: Unix seconds, of a credential; None for what is not renewed here."""
+        """expires_at: Unix seconds, of a credential; None for what is not renewed here. on_change: called when it was
+        renewed."""
         self._token = token
         self._tls = tls
         self._expires_at = expires_at
         self._clock = clock or SystemClock()
+        self._on_change = on_change
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+    @property
+    def shown(self) -> tuple[str, ClientTls | None, float | None]:
+        """The secrets themselves, and Unix seconds until when they are good: for whoever keeps them."""
+        return self._token, self._tls, self._expires_at
 
     def dial(self, address: str, **options: Any) -> Link:
         """A link that shows what this badge has, now and later. Raises: as `wire.channel.dial`."""
@@ -60,15 +76,16 @@ class Badge:
                     raise
             await asyncio.Event().wait()
 
-    async def renew(self, link: Link) -> None:
+    async def renew(self, link: Link, *, give_up_after_s: float | None = None) -> None:
         """Get another credential and certificate in time, and show those. link: to dataflow."""
         key, request = new_request()
-        reply = await _enroll(link, pb.EnrollRequest(signing_request=request), "renewing", None, self._clock)
+        reply = await _enroll(link, pb.EnrollRequest(signing_request=request), "renewing", give_up_after_s, self._clock)
         self._token, self._expires_at = reply.credential, reply.expires_at
         if self._tls is not None:
             self._tls = ClientTls(ca=self._tls.ca, certificate=reply.certificate, key=key)
         for known in list(self._links):
             await known.change(token=self._token, tls=self._tls)
+        self._on_change(self)
         log.info("credential_renewed", expires_at=self._expires_at)
 
 
@@ -83,12 +100,16 @@ async def badge_for(
     pool: str = "",
     give_up_after_s: float | None = None,
     clock: Clock | None = None,
+    keep: Path | None = None,
 ) -> tuple[str, Badge]:
     """Join a run; returns where its dataflow service is, and what to show there.
 
     A join token, or the run token with `ca_hash` (the pin of the run's authority), is exchanged for a credential of
     the caller's own. The run token by itself is shown as it is: on loopback, or with a certificate of one's own
     (`tls`).
+
+    keep: folder in which the credential is kept, with its key, for the next process of that name: that one needs no
+    token as long as it comes back before the credential has expired or was revoked.
     Raises: NotAuthenticated, NotPermitted, InvalidInput, Conflict, saying what to do; Unavailable after
     `give_up_after_s`.
     """
@@ -96,6 +117,10 @@ async def badge_for(
     if not is_join_token(token) and not ca_hash:
         return address, Badge(token, tls)
     pin = _pin(token, ca_hash)
+    file = BadgeFile(keep) if keep is not None else None
+    kept = await _come_back(file, address, role, name, give_up_after_s, clock) if file is not None else None
+    if kept is not None:
+        return kept
     key, request = new_request()
     if pin:
         ca = await retry(
@@ -112,7 +137,54 @@ async def badge_for(
         tls = ClientTls(ca=tls.ca, certificate=reply.certificate, key=key)
     log.info("credential_received", role=role.value, name=name)
     dataflow = f"{address.rpartition(':')[0]}:{reply.port}"
-    return dataflow, Badge(reply.credential, tls, expires_at=reply.expires_at, clock=clock)
+    badge = Badge(reply.credential, tls, expires_at=reply.expires_at, clock=clock)
+    if file is not None:
+        badge = _keeping(badge, file, address=address, dataflow=dataflow, role=role, name=name, clock=clock)
+    return dataflow, badge
+
+
+async def _come_back(
+    file: BadgeFile, address: str, role: Role, name: str, give_up_after_s: float | None, clock: Clock
+) -> tuple[str, Badge] | None:
+    """With what was kept, proven by renewing it; None when there is nothing, or nothing good any more."""
+    kept = file.read()
+    if kept is None or (kept.address, kept.role, kept.name) != (address, role.value, name):
+        return None
+    badge = Badge(kept.credential, kept.tls, expires_at=kept.expires_at, clock=clock)
+    badge = _keeping(badge, file, address=address, dataflow=kept.dataflow, role=role, name=name, clock=clock)
+    try:
+        async with badge.dial(kept.dataflow) as link:
+            await badge.renew(link, give_up_after_s=give_up_after_s)
+    except NotAuthenticated as problem:
+        log.warning("kept_credential_refused", problem=str(problem))
+        file.forget()
+        return None
+    return kept.dataflow, badge
+
+
+def _keeping(
+    badge: Badge, file: BadgeFile, *, address: str, dataflow: str, role: Role, name: str, clock: Clock
+) -> Badge:
+    """The same badge, kept now and whenever it is renewed."""
+
+    def keep(changed: Badge) -> None:
+        credential, tls, expires_at = changed.shown
+        file.write(
+            KeptBadge(
+                address=address,
+                dataflow=dataflow,
+                role=role.value,
+                name=name,
+                credential=credential,
+                expires_at=expires_at or 0.0,
+                tls=tls,
+            )
+        )
+
+    credential, tls, expires_at = badge.shown
+    keeping = Badge(credential, tls, expires_at=expires_at, clock=clock, on_change=keep)
+    keep(keeping)
+    return keeping
 
 
 def _pin(token: str, ca_hash: str) -> str:

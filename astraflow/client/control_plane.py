@@ -3,14 +3,14 @@
 from collections.abc import AsyncIterator, Mapping
 
 from astraflow.contract.access import JoinToken
-from astraflow.contract.advice import WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.advice import FleetTerms, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.lookups import EventPage, EventQuery, GroupPage, GroupQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports import Report
 from astraflow.wire.channel import Link
-from astraflow.wire.codec_advice import decode_answer, encode_question
+from astraflow.wire.codec_advice import decode_answer, encode_question, encode_terms
 from astraflow.wire.codec_control import decode_event, decode_report, encode_change
 from astraflow.wire.codec_evaluations import decode_evaluation
 from astraflow.wire.codec_lookups import (
@@ -151,6 +151,13 @@ class ControlPlaneClient:
         """
         request = pb.RevokeCredentialRequest(role=role, name=name, actor=actor, reason=reason)
         return (await self._link.call(self._stub.RevokeCredential, request, timeout_s=TIMEOUT_S)).message
+
+    async def tell_terms(self, terms: FleetTerms) -> None:
+        """What the fleet service may and would do now, for the advice; to be told again within a minute.
+
+        Raises: InvalidInput for terms that cannot be.
+        """
+        await self._link.call(self._stub.TellTerms, encode_terms(terms), timeout_s=TIMEOUT_S)
 
     async def what_if(self, question: WhatIfQuestion) -> WhatIfAnswer:
         """What the sizer would have advised over the reports that are kept, under other bounds and options.

@@ -13,6 +13,7 @@ from astraflow.contract.fleet import (
     Instance,
     KillScope,
     LaunchId,
+    Loss,
     Plan,
     PlanId,
     PlanRequest,
@@ -33,6 +34,7 @@ from astraflow.wire.codec_fleet import (
     decode_applied,
     decode_decision,
     decode_instance,
+    decode_loss,
     decode_plan,
     decode_pool,
     decode_status,
@@ -106,6 +108,15 @@ class FleetPlaneClient:
         """Stop agents, or every change, or let them go on. Raises: NotPermitted for turning it off without the role."""
         request = pb.SetKillSwitchRequest(scope=scope.value, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S))
+
+    async def lose(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> Loss:
+        """Simulate a fault: that share of a pool's nodes ends at once, as if their machines had failed.
+
+        Raises: NotPermitted for all but admins and while the kill switch stops everybody; InvalidInput for a pool whose
+        provider cannot do that.
+        """
+        request = pb.LoseNodesRequest(pool=pool, share=share, mutation=_mutation(actor, key, reason))
+        return decode_loss(await self._link.call(self._stub.LoseNodes, request, timeout_s=TIMEOUT_S))
 
     async def instances(
         self,

@@ -46,6 +46,8 @@ class Reason(Enum):
     ABOVE_BAND = "above_band"
     KEPT_TO_CARRY = "kept_to_carry"
     """Above the band, but without any one node the rest could not carry the load."""
+    WAITED_LATELY = "waited_lately"
+    """Above the band, but the trainer waited within ten minutes: nothing is retired."""
     REPLACING = "replacing"
     """Replacements of slow or dear nodes are ordered first."""
     RETIRING = "retiring"
@@ -69,6 +71,10 @@ class Cap(Enum):
     DOLLARS_PER_HOUR = "dollars_per_hour"
     DOLLARS_PER_DAY = "dollars_per_day"
     QUOTA = "quota"
+    HOLD = "hold"
+    """Somebody holds the pool: no node of it is taken away for a while."""
+    BREAKER = "breaker"
+    """Launches failed lately: none is ordered for a while."""
     ACTION_BUDGET = "action_budget"
 
 
@@ -108,7 +114,7 @@ ADVICE_INPUTS = {
     "demand_groups_per_s": "groups that must be produced each second to keep every trainer busy, trim included",
     "capacity_groups_per_s": "what nodes that take tasks produce each second when they are busy",
     "capacity_ordered_groups_per_s": "the same, with nodes that are on their way",
-    "ratio": "ordered capacity over demand, median of five ticks",
+    "ratio": "ordered capacity over demand, median of the latest ticks",
     "noise": "how much the ratio wavers by chance",
     "band_low": "ratio below which more is ordered",
     "band_aim": "ratio that orders aim at",
@@ -123,6 +129,47 @@ ADVICE_INPUTS = {
     "price_per_hour": "dollars for one node of this pool; 0 when unknown",
 }
 """Keys of `PoolAdvice.inputs`, and what they say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTerms:
+    """What whoever runs a pool's machines says of it now. Money in US dollars, times in Unix seconds."""
+
+    pool: PoolId
+    mode: Mode
+    min_nodes: int
+    max_nodes: int
+    is_spot: bool = False
+    price_per_hour: float = 0.0
+    """Of one more node, by its provider's quote; 0 where it costs nothing, or nothing is known."""
+    launch_delay_s: float
+    """Usual time from order to a node that works, more than 0."""
+    is_held: bool = False
+    """No node of it is taken away."""
+    dollars_per_hour_max: float | None = None
+    dollars_per_day_max: float | None = None
+    """Of a day in UTC."""
+    dollars_per_hour: float = 0.0
+    """Of what is there or ordered."""
+    dollars_today: float = 0.0
+    """Spent on it since midnight UTC."""
+    failures: int = 0
+    """Launches in a row that failed."""
+    shut_until: float | None = None
+    """After failures: no launch is tried before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTerms:
+    """What the fleet service tells dataflow, so that advice keeps to what would really be done."""
+
+    pools: tuple[PoolTerms, ...]
+    is_killed: bool = False
+    """The kill switch stops everybody."""
+    dollars_per_hour_max: float | None = None
+    """Of all pools together."""
+    dollars_per_day_max: float | None = None
+    dollars_today: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

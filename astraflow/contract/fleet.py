@@ -165,6 +165,8 @@ class Pool:
     last_change_at: float | None = None
     simulated: tuple[str, ...] = ()
     """What of its provider is a stand-in."""
+    can_lose: bool = False
+    """Whether nodes can be lost on somebody's word: a simulated fault."""
 
 
 class Verdict(Enum):
@@ -260,8 +262,8 @@ class Decision:
     ordinal: int
     at: float
     kind: str
-    """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `propose`, `reject`,
-    `note`, `maintainer_mode`."""
+    """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `fault`, `propose`,
+    `reject`, `note`, `maintainer_mode`."""
     pool: str
     """Empty for what concerns no single pool."""
     actor: Actor
@@ -270,6 +272,14 @@ class Decision:
     """One sentence: what was done."""
     key: str = ""
     """Idempotency key, where the caller gave one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A simulated fault: nodes that end at once, as if their machines had failed."""
+
+    decision: Decision
+    lost: tuple[LaunchId, ...]
 
 
 class KillScope(Enum):

@@ -200,7 +200,7 @@ class Service:
             nodes=self._nodes,
             credentials=self._credentials,
             ports=self._ports,
-            spec=self._advisor.spec,
+            advisor=self._advisor,
         )
         add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome, self._credentials), server)
         add_TrainerDataServicer_to_server(trainers, server)

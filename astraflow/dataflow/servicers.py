@@ -16,12 +16,12 @@ from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.reporting.advice import TERMS_S, Advisor
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.trainer_side import TrainerSide
-from astraflow.scaling.options import Spec
 from astraflow.scaling.replay import changed_spec, replayed
-from astraflow.wire.codec_advice import decode_question, encode_answer
+from astraflow.wire.codec_advice import decode_question, decode_terms, encode_answer
 from astraflow.wire.codec_common import decode_facts, decode_versions
 from astraflow.wire.codec_control import decode_change, decode_report, encode_event, encode_report
 from astraflow.wire.codec_data import (
@@ -190,13 +190,13 @@ class ControlService(ControlPlaneServicer):
         nodes: NodeSide,
         credentials: Credentials,
         ports: Ports,
-        spec: Spec,
+        advisor: Advisor,
     ) -> None:
         self._run = run
         self._nodes = nodes
         self._credentials = credentials
         self._ports = ports
-        self._spec = spec
+        self._advisor = advisor
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
@@ -330,10 +330,15 @@ class ControlService(ControlPlaneServicer):
         await self._run.journal.durable()
         return control.ControlReply(message=message)
 
+    async def TellTerms(self, request: control.FleetTerms, context: Any) -> control.ControlReply:  # noqa: N802
+        """See the proto."""
+        self._advisor.learn(decode_terms(request))
+        return control.ControlReply(message=f"advice keeps to it for {TERMS_S:g} s")
+
     async def WhatIf(self, request: control.WhatIfRequest, context: Any) -> control.WhatIfReply:  # noqa: N802
         """See the proto."""
         question = decode_question(request)
-        spec = changed_spec(self._spec, options=question.options, pools=question.pools)
+        spec = changed_spec(self._advisor.spec, options=question.options, pools=question.pools)
         limit = min(question.limit, MAX_REPLAYED)
         messages = await self._history.all_after(0, limit=limit, resolution_s=question.resolution_s)
         answer = await asyncio.to_thread(lambda: replayed((decode_report(message) for message in messages), spec))

@@ -3,6 +3,7 @@
 import os
 import platform
 import socket
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -49,6 +50,9 @@ class RaasConfig(Config):
     """Whether it takes tasks of evaluations: for these it makes a second engine of each policy while they last."""
     evaluation_idle_s: float = Field(default=60.0, ge=0)
     """That engine is closed when no such task has run for this long."""
+    keep: Path | None = None
+    """Folder in which the credential that a join token was exchanged for is kept, with its key: started again there
+    under the same name, the node needs no other token. In memory alone when absent."""
     weights_key: str = ""
     """The run's public key, as in `weights.pub` of its directory, if it is to be pinned by hand; dataflow tells it."""
     pull: PullConfig = PullConfig()

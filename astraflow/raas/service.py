@@ -36,6 +36,7 @@ async def serve(
         name=config.name,
         pool=config.pool,
         give_up_after_s=config.join_timeout_s,
+        keep=config.keep,
     )
     is_over = False
     while not is_over:

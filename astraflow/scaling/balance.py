@@ -12,8 +12,8 @@ from astraflow.scaling.pools import Pool, overdue_of
 from astraflow.scaling.signals import Bools, Signals
 from astraflow.scaling.state import SizerState
 
-RATIOS = 5
-"""Ticks that the ratio is the median of."""
+RATIOS, RATIOS_S = 5, 150.0
+"""Ticks that the ratio is the median of, at least, and how long they last, at least."""
 
 BAND_LOW = 1.0
 NODES_OF_BAND = 1.5
@@ -32,6 +32,8 @@ class Balance:
     """With nodes on their way, and those that the targets ask for."""
     ratio: float
     ratios: tuple[float, ...]
+    compute_s: float
+    """Of a step, at the oldest of them."""
     noise: float
     aim: float
     band_high: float
@@ -65,7 +67,7 @@ def balance_of(
     ordered = ready + float(capacity.kind[nodes.kind[coming]].sum()) + announced
     needed = demand.groups_per_s * state.trim
     earlier = () if _has_changed(state, demand, capacity) else state.ratios
-    ratios = (*earlier, ordered / needed)[-RATIOS:]
+    ratios = (*earlier, ordered / needed)[-max(RATIOS, round(RATIOS_S / spec.tick_s)) :]
     ratio = median(ratios)
     spread = SPREAD * median(abs(one - ratio) for one in ratios)
     aim = BAND_LOW + spec.options.headroom
@@ -77,6 +79,7 @@ def balance_of(
         ordered=ordered,
         ratio=ratio,
         ratios=ratios,
+        compute_s=state.compute_s if earlier else demand.compute_s,
         noise=max((1 / max(1.0, capacity.groups) + demand.noise**2) ** 0.5, spread),
         aim=aim,
         band_high=max(spec.options.band_high, aim + NODES_OF_BAND * largest / needed),
@@ -86,7 +89,11 @@ def balance_of(
 
 
 def _has_changed(state: SizerState, demand: Demand, capacity: Capacity) -> bool:
-    """Steps or nodes are clearly not what they were: earlier ratios are about something else."""
+    """Steps or nodes are clearly not what they were: earlier ratios are about something else.
+
+    Steps are compared with those of the oldest of the ratios: the usual time of a step is a median, and a change goes
+    through it little by little.
+    """
     if capacity.is_short and not state.is_short:
         return True
-    return state.compute_s > 0 and abs(demand.compute_s / state.compute_s - 1) > CHANGED
+    return bool(state.ratios) and abs(demand.compute_s / state.compute_s - 1) > CHANGED

@@ -22,7 +22,14 @@ CHANGED = 0.25
 more than steps differ from each other anyway."""
 
 CLEARLY = 2.5
-"""Standard deviations."""
+"""Standard deviations that each of the latest two steps must be off by."""
+
+SURELY = 3.5
+"""Standard errors that the mean of the latest three, four or five must be off by."""
+
+LATEST = (3, 4, 5)
+BEFORE = 5
+"""So many steps before them, at least, tell what is usual and how far steps differ by chance."""
 
 _LEAST, _MOST = 1e-6, 1e9
 """Between them is what can have been measured."""
@@ -47,12 +54,17 @@ def demand_of(streams: Sequence[StreamSignals]) -> Demand | None:
 
 
 def usual_compute_s(compute_s: Sequence[float]) -> tuple[float, float]:
-    """Median of the latest six steps, or the mean of the latest two when these are clearly of another kind; its noise.
+    """Median of the latest six steps, or the mean of the latest few when these are clearly of another kind; its noise.
+
+    The latest two alone miss a change that chance hides in one of them, and a median of six follows it only when four
+    have passed: so three to five are looked at together, too.
 
     >>> usual_compute_s([120, 118, 121, 119, 122, 60])[0]
     119.5
     >>> usual_compute_s([120, 118, 121, 119, 61, 60])[0]
     60.5
+    >>> usual_compute_s([120, 110, 130, 119, 122, 118, 80, 95, 70])[0]
+    81.66666666666667
     """
     latest = list(compute_s)[-STEPS:]
     earlier, last = latest[:-2], latest[-2:]
@@ -62,7 +74,23 @@ def usual_compute_s(compute_s: Sequence[float]) -> tuple[float, float]:
         clear = max(CHANGED, CLEARLY * _spread(list(compute_s)[:-2]))
         if min(changes) > clear or max(changes) < -clear:
             return sum(last) / 2, _noise(last)
-    return median(latest), _noise(latest)
+    changed = _latest_of_another_kind(list(compute_s))
+    return (sum(changed) / len(changed), _noise(changed)) if changed else (median(latest), _noise(latest))
+
+
+def _latest_of_another_kind(steps: Sequence[float]) -> Sequence[float]:
+    """As few of the latest steps as show that they differ from those before; none when they do not.
+
+    The error of a mean of k is the spread over the root of k; that of a median of m is 1.57 times as much, squared.
+    """
+    for count in LATEST:
+        earlier, last = steps[:-count], steps[-count:]
+        if len(earlier) < BEFORE:
+            return ()
+        error = _spread(earlier) * math.sqrt(1 / count + 1.57 / len(earlier))
+        if abs(sum(last) / count / median(earlier) - 1) > max(CHANGED, SURELY * error):
+            return last
+    return ()
 
 
 def _demand(stream: StreamSignals) -> Demand | None:

@@ -20,6 +20,8 @@ _SAID = {
     Reason.FAR_BELOW: "capacity is only {ratio} of what trainers need",
     Reason.ABOVE_BAND: "capacity is {ratio} of what trainers need, above the band {band}",
     Reason.KEPT_TO_CARRY: "the rest could not carry the load without any one node",
+    Reason.WAITED_LATELY: "the trainer of {policy} waited lately, although capacity is {ratio} of its need now, "
+    "above the band {band}",
     Reason.REPLACING: "replacements of slow or dear nodes are ordered",
     Reason.RETIRING: "replacements are up, and what they replace may go",
     Reason.TRIMMED: "the trainer of {policy} waits {wait} of the time although capacity is {ratio} of its need, "
@@ -36,6 +38,8 @@ _CAPS = {
     Cap.DOLLARS_PER_HOUR: "the dollars an hour",
     Cap.DOLLARS_PER_DAY: "the dollars a day",
     Cap.QUOTA: "the provider's quota",
+    Cap.HOLD: "somebody who holds the pool",
+    Cap.BREAKER: "launches that failed lately",
     Cap.ACTION_BUDGET: "the number of changes within ten minutes",
 }
 

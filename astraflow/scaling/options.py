@@ -1,14 +1,18 @@
 """What the sizer is told: the numbers of its rule, and what each pool may cost and hold."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from astraflow.contract.advice import Mode
+from astraflow.contract.advice import Cap, Mode
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.config import Config
+
+LEAST_TICK_S, MOST_TICK_S = 5.0, 30.0
+"""Between them is the time between decisions, unless somebody says otherwise."""
 
 UNBOUNDED_NODES = 10_000
 """What a pool may hold of which nobody said how much."""
@@ -19,8 +23,9 @@ class SizerOptions(Config):
 
     policy: Literal["sizer", "plain"] = "sizer"
     """`plain` is the published dead band on the trainer's wait."""
-    tick_s: float = Field(default=30.0, ge=5, le=60)
-    """Between two decisions."""
+    tick_s: float | None = Field(default=None, ge=5, le=60)
+    """Between two decisions; a quarter of the shortest usual launch delay when absent, from 5 s to 30 s: what is
+    ordered comes no sooner for being decided on more often."""
     window_long_s: float = Field(default=600.0, gt=0)
     """Over which rates are measured, if enough groups are finished in it."""
     window_widest_s: float = Field(default=1800.0, gt=0)
@@ -100,6 +105,29 @@ class PoolOptions(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMoney:
+    """US dollars that a pool may cost; None for without a bound."""
+
+    per_hour: float | None = None
+    left_today: float | None = None
+    """The next hour of all its nodes may cost no more."""
+
+    @property
+    def cap(self) -> tuple[float, Cap]:
+        """Dollars an hour up to which more is ordered, and by which cap."""
+        hourly = math.inf if self.per_hour is None else self.per_hour
+        today = math.inf if self.left_today is None else self.left_today
+        return (hourly, Cap.DOLLARS_PER_HOUR) if hourly <= today else (today, Cap.DOLLARS_PER_DAY)
+
+    @property
+    def limit(self) -> tuple[float, Cap]:
+        """Dollars an hour above which nodes are retired, and by which cap."""
+        if self.left_today is not None and self.left_today <= 0:
+            return 0.0, Cap.DOLLARS_PER_DAY
+        return math.inf if self.per_hour is None else self.per_hour, Cap.DOLLARS_PER_HOUR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """All that the sizer is told besides signals and its own state."""
 
@@ -108,6 +136,18 @@ class Spec:
     """A pool that is not here, but has nodes, is only ever advised on, without bounds."""
     is_killed: bool = False
     """The kill switch: no target moves."""
+    held: frozenset[PoolId] = frozenset()
+    """Pools of which no node is taken away for now."""
+    money: Mapping[PoolId, PoolMoney] = field(default_factory=dict)
+    """Of each pool that has bounds of its own."""
+
+    @property
+    def tick_s(self) -> float:
+        """Between two decisions."""
+        if self.options.tick_s is not None:
+            return self.options.tick_s
+        delays = [pool.launch_delay_s for pool in self.pools.values() if pool.mode is not Mode.OFF]
+        return min(MOST_TICK_S, max(LEAST_TICK_S, min(delays, default=math.inf) / 4))
 
     def pool(self, pool: PoolId) -> PoolOptions:
         """A pool's options."""

@@ -91,12 +91,16 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
     refused: list[Cap] = []
     chosen = None
     for pool in sorted(pools, key=lambda pool: (pool.effective_price, pool.id)):
-        if not pool.may_grow or pool.is_shut:
+        if not pool.may_grow:
             continue
-        if total >= spec.options.max_nodes or pool.target >= pool.options.max_nodes:
+        if pool.is_shut:
+            refused.append(Cap.BREAKER)
+        elif total >= spec.options.max_nodes or pool.target >= pool.options.max_nodes:
             refused.append(Cap.MAX_NODES)
         elif cost + pool.price > cap + 1e-9:
             refused.append(name)
+        elif (pool.target + 1) * pool.price > pool.money.cap[0] + 1e-9:
+            refused.append(pool.money.cap[1])
         elif pool.target >= pool.most_ordered:
             refused += [] if pool.is_on_trial else [Cap.QUOTA]
         elif not _is_too_much_in_one(pool, pools, spec):

@@ -1,18 +1,18 @@
 """The pools at one tick: what is in each, what it may hold, what another node of it does and costs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.ids import PoolId
 from astraflow.scaling.capacity import Capacity, launch_delay_s, price_of
-from astraflow.scaling.options import PoolOptions, Spec
+from astraflow.scaling.options import PoolMoney, PoolOptions, Spec
 from astraflow.scaling.signals import Bools, Floats, Signals
 from astraflow.scaling.state import SizerState
 
-LONGEST_PENDING_S = 900.0
-"""No order is waited for longer, unless that is how long orders take."""
+LONGEST_PENDING_S, SHORTEST_PENDING_S = 900.0, 60.0
+"""No order is waited for longer, unless that is how long orders take, and none for less."""
 
 _USUAL_AND_MORE = 1.3
 
@@ -39,6 +39,9 @@ class Pool:
     """Gets no orders."""
     is_on_trial: bool = False
     """Its latest launches failed: one at a time, until one comes up."""
+    is_held: bool = False
+    """No node of it is taken away."""
+    money: PoolMoney = field(default_factory=PoolMoney)
     missing_s: float = 0.0
     """For how long it has had fewer nodes than its target."""
 
@@ -50,7 +53,8 @@ class Pool:
     @property
     def patience_s(self) -> float:
         """An order that is older does not count."""
-        return min(2 * self.delay_s, max(LONGEST_PENDING_S, _USUAL_AND_MORE * self.delay_s))
+        usual_s = min(2 * self.delay_s, max(LONGEST_PENDING_S, _USUAL_AND_MORE * self.delay_s))
+        return max(SHORTEST_PENDING_S, usual_s)
 
     @property
     def announced(self) -> int:
@@ -76,7 +80,7 @@ class Pool:
     @property
     def may_fall(self) -> bool:
         """Whether nodes of it may be retired."""
-        return self.options.mode in (Mode.ADVISE, Mode.ON)
+        return self.options.mode in (Mode.ADVISE, Mode.ON) and not self.is_held
 
     @property
     def may_grow(self) -> bool:
@@ -123,6 +127,8 @@ def _pool(name: PoolId, signals: Signals, spec: Spec, state: SizerState, capacit
         rate=float(np.average(rates, weights=weights)) if rates.size else 0.0,
         price=price_of(signals, spec, usual) if usual is not None else options.price_per_hour,
         delay_s=launch_delay_s(signals, spec, name),
+        is_held=name in spec.held,
+        money=spec.money.get(name, PoolMoney()),
     )
     pool.overdue = int(np.count_nonzero(waited_for & ~(nodes.age_s <= pool.patience_s)))
     pool.target = _adopted(pool, state)

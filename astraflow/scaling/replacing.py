@@ -30,7 +30,7 @@ def replace_nodes(tick: Tick, balance: Balance) -> bool:
     if lacking > ROUNDING * tick.smallest_rate:
         caps = len(tick.capped_by)
         if not order_more(tick, balance, lacking):
-            if len(tick.capped_by) > caps and Cap.ACTION_BUDGET not in tick.capped_by:
+            if len(tick.capped_by) > caps and not {Cap.ACTION_BUDGET, Cap.BREAKER}.intersection(tick.capped_by):
                 tick.victims.append(min(marked, key=lambda node: float(rates[node])))  # retire before launch
             return True
     tick.after = replace(tick.after, leaving=tick.after.leaving | set(marked))

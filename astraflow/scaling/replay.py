@@ -90,7 +90,7 @@ class _Replay:
         for advice in report.advice:
             self._take(advice, report)
         self._spend(report)
-        if report.at - self._tick_at >= self._spec.options.tick_s - 1.0:
+        if report.at - self._tick_at >= self._spec.tick_s - 1.0:
             self._tick_at = report.at
             self._decide(report)
         self._last = report

@@ -22,6 +22,8 @@ def go_down(tick: Tick, balance: Balance) -> bool:
     roomy = balance.aim + ROOMY_NODES * balance.largest / balance.needed
     limit = roomy + balance.noise / 2 if before.is_settling else balance.band_high + balance.noise
     is_high = balance.ratio > limit and balance.demand.stream.wait_600_s < options.wait_low
+    if balance.ratio > limit and not is_high:
+        tick.reasons.append(Reason.WAITED_LATELY)
     high_ticks = min(options.sustain_down_ticks, before.high_ticks + 1) if is_high else max(0, before.high_ticks - 1)
     tick.after = replace(tick.after, high_ticks=high_ticks)
     if before.is_settling and tick.at - before.acted_at > SETTLING_S:
@@ -51,6 +53,8 @@ def go_down(tick: Tick, balance: Balance) -> bool:
             high_ticks=0,
             is_settling=True,
         )
+    elif any(pool.is_held for pool in tick.pools):
+        tick.capped_by.append(Cap.HOLD)
     else:
         tick.reasons.append(Reason.KEPT_TO_CARRY)
     return True

@@ -37,8 +37,8 @@ STALE_STEPS, STALE_S = 5.0, 600.0
 SETTLE_S = 300.0
 """After an action, the trim waits for its effect."""
 
-TRIM_DECAY = 0.998
-"""What is left of a trim after a tick without waiting."""
+TRIM_HALVED_S = 10_400.0
+"""Without waiting, half of a trim is left after so long."""
 
 
 def decide(signals: Signals, spec: Spec, state: SizerState) -> Verdict:
@@ -79,7 +79,7 @@ def _move(tick: Tick) -> None:
     tick.after = replace(
         tick.after,
         ratios=tick.balance.ratios,
-        compute_s=demand.compute_s,
+        compute_s=tick.balance.compute_s,
         is_short=tick.capacity.is_short,
         node_groups_per_s=tick.capacity.remembered,
     )
@@ -104,7 +104,7 @@ def _pause(tick: Tick) -> None:
 
 
 def _is_stale(tick: Tick, *, usual_s: float) -> bool:
-    nodes, tick_s = tick.signals.nodes, tick.spec.options.tick_s
+    nodes, tick_s = tick.signals.nodes, tick.spec.tick_s
     heard = nodes.silent_s[nodes.is_ready]
     silent = np.count_nonzero(~(heard <= SILENT_TICKS * tick_s))
     if silent > SILENT_SHARE * heard.size:
@@ -148,7 +148,7 @@ def trim_demand(tick: Tick, balance: Balance) -> None:
         tick.after = replace(tick.after, trim=trim, trimmed_at=tick.at)
         tick.reasons.append(Reason.TRIMMED)
     elif wait < options.wait_low and trim > 1:
-        tick.after = replace(tick.after, trim=max(1.0, trim * TRIM_DECAY))
+        tick.after = replace(tick.after, trim=max(1.0, trim * 0.5 ** (tick.spec.tick_s / TRIM_HALVED_S)))
 
 
 def _remembered(tick: Tick) -> SizerState:

@@ -19,9 +19,9 @@ class SizerState:
     shut_until: Mapping[PoolId, float] = field(default_factory=dict)
     """Pools that get no orders."""
     ratios: tuple[float, ...] = ()
-    """Ordered capacity over demand at the latest five ticks."""
+    """Ordered capacity over demand at the latest ticks."""
     compute_s: float = 0.0
-    """Of a step, when those ratios were taken."""
+    """Of a step, when the oldest of those ratios was taken."""
     node_groups_per_s: float = 0.0
     """Of a busy node, when enough of them were measured last."""
     is_short: bool = False

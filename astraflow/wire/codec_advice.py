@@ -3,10 +3,19 @@
 from enum import Enum
 from typing import TypeVar
 
-from astraflow.contract.advice import Cap, Mode, PoolAdvice, Reason, WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.advice import (
+    Cap,
+    FleetTerms,
+    Mode,
+    PoolAdvice,
+    PoolTerms,
+    Reason,
+    WhatIfAnswer,
+    WhatIfQuestion,
+)
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.wire.codec_common import decode_json, encode_json, plain, taken
+from astraflow.wire.codec_common import decode_json, encode_json, given, plain, taken
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 E = TypeVar("E", bound=Enum)
@@ -23,6 +32,14 @@ _ADVICE_FIELDS = (
     "input_hash",
 )
 _ANSWER_FIELDS = ("reports", "began_at", "ended_at", "dollars", "recorded_dollars", "wait", "recorded_wait")
+
+_POOL_TERMS = (
+    *("min_nodes", "max_nodes", "is_spot", "price_per_hour", "launch_delay_s", "is_held"),
+    *("dollars_per_hour", "dollars_today", "failures"),
+)
+_POOL_TERMS_OPTIONAL = ("dollars_per_hour_max", "dollars_per_day_max", "shut_until")
+_TERMS = ("is_killed", "dollars_today")
+_TERMS_OPTIONAL = ("dollars_per_hour_max", "dollars_per_day_max")
 
 
 def encode_advice(advice: PoolAdvice) -> pb.PoolAdvice:
@@ -48,6 +65,35 @@ def decode_advice(message: pb.PoolAdvice) -> PoolAdvice:
         victims=tuple(NodeId(node) for node in message.victims),
         inputs=plain(message.inputs),
         **taken(message, _ADVICE_FIELDS),
+    )
+
+
+def encode_terms(terms: FleetTerms) -> pb.FleetTerms:
+    """Terms -> message."""
+    return pb.FleetTerms(
+        pools=[
+            pb.PoolTerms(pool=pool.pool, mode=pool.mode.value, **taken(pool, _POOL_TERMS + _POOL_TERMS_OPTIONAL))
+            for pool in terms.pools
+        ],
+        **taken(terms, _TERMS + _TERMS_OPTIONAL),
+    )
+
+
+def decode_terms(message: pb.FleetTerms) -> FleetTerms:
+    """Message -> terms. Raises: InvalidInput."""
+    return FleetTerms(
+        pools=tuple(_pool_terms(pool) for pool in message.pools),
+        **taken(message, _TERMS),
+        **given(message, _TERMS_OPTIONAL),
+    )
+
+
+def _pool_terms(message: pb.PoolTerms) -> PoolTerms:
+    return PoolTerms(
+        pool=PoolId(message.pool),
+        mode=_member(Mode, message.mode),
+        **taken(message, _POOL_TERMS),
+        **given(message, _POOL_TERMS_OPTIONAL),
     )
 
 

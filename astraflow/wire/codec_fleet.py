@@ -15,6 +15,7 @@ from astraflow.contract.fleet import (
     InstanceState,
     KillScope,
     LaunchId,
+    Loss,
     Plan,
     PlanId,
     PlanRequest,
@@ -31,7 +32,7 @@ Choice = TypeVar("Choice", bound=Enum)
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "type", "region", "is_spot", "engine", "drain_s")
 _SPEC_OPTIONAL = ("usd_per_hour_max", "usd_per_day_max", "capacity")
-_POOL = ("version", "target", "usd_per_hour", "usd_today", "launch_delay_s", "hold_reason")
+_POOL = ("version", "target", "usd_per_hour", "usd_today", "launch_delay_s", "hold_reason", "can_lose")
 _POOL_OPTIONAL = ("rule_target", "hold_until", "breaker_until", "last_change_at")
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour"),
@@ -243,3 +244,13 @@ def encode_decision(decision: Decision) -> pb.FleetDecision:
 def decode_decision(message: pb.FleetDecision) -> Decision:
     """Message -> entry of the journal."""
     return Decision(actor=decode_actor(message.actor), **taken(message, _DECISION))
+
+
+def encode_loss(loss: Loss) -> pb.LostNodes:
+    """Lost nodes -> message."""
+    return pb.LostNodes(decision=encode_decision(loss.decision), lost=loss.lost)
+
+
+def decode_loss(message: pb.LostNodes) -> Loss:
+    """Message -> lost nodes."""
+    return Loss(decision=decode_decision(message.decision), lost=tuple(LaunchId(launch) for launch in message.lost))

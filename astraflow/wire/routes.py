@@ -90,6 +90,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Events": _open_to(*_LOOKERS),
         "Evaluations": _open_to(*_LOOKERS),
         "WhatIf": _open_to(*_LOOKERS),
+        "TellTerms": _open_to(Role.AGENT),
         "DrainNode": _open_to(*_FLEET),
         "MintJoinToken": _open_to(*_FLEET),
         "RevokeJoinToken": _open_to(*_FLEET),
@@ -118,6 +119,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "BeatMaintainer": _open_to(Role.AGENT),
         "KeepTranscript": _open_to(Role.AGENT),
         "PutPool": _open_to(),
+        "LoseNodes": _open_to(),
     },
 }
 

@@ -20,7 +20,7 @@ from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import ERROR_KEY, to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.pem import authorities, pair
-from astraflow.wire.routes import Scope, check_route
+from astraflow.wire.routes import check_route
 
 log = get_logger()
 
@@ -241,28 +241,38 @@ class _Call:
                 f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
                 "install the same release of astraflow on both sides"
             )
-        token = str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
-        caller = self.keeper.caller(token, _certificate(context) if self.keeper.wants_certificate else None)
+        caller = self._caller(self.keeper, context)
         scope = check_route(caller, self.method).scope
         set_caller(caller)
         if self.is_stream:
-            return request if scope is None else _scoped(request, scope, caller)
+            return self._watched(request, context, lambda one: scope(caller, one) if scope else None)
         parsed = _parsed(request, self.parse, self.method)
         if scope is not None:
             scope(caller, parsed)
         return parsed
+
+    def still(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Of a stream that goes on. Raises: NotAuthenticated when the caller was revoked, or has expired, meanwhile."""
+        if self.keeper is not None:
+            self._caller(self.keeper, context)
+
+    def _caller(self, keeper: Keeper, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+        token = str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
+        return keeper.caller(token, _certificate(context) if keeper.wants_certificate else None)
+
+    async def _watched(
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], check: Callable[[Any], None]
+    ) -> AsyncIterator[Any]:
+        async for request in requests:
+            self.still(context)
+            check(request)
+            yield request
 
 
 def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
     """What the caller showed, PEM."""
     found = list(context.auth_context().get("x509_pem_cert", ()))
     return bytes(found[0]) if found else None
-
-
-async def _scoped(requests: AsyncIterator[Any], scope: Scope, caller: Caller) -> AsyncIterator[Any]:
-    async for request in requests:
-        scope(caller, request)
-        yield request
 
 
 def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
@@ -279,6 +289,7 @@ def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> A
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
             async for reply in behaviour(call.admitted(request, context), context):
+                call.still(context)
                 yield reply
         except Exception as problem:
             await _abort(context, problem, call.method)

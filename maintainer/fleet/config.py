@@ -21,6 +21,8 @@ class PoolConfig(Config):
     """Name of one of `providers`."""
     mode: Mode = Mode.ADVISE
     """off, advise, up-only or on."""
+    nodes: int | None = Field(default=None, ge=0)
+    """It begins with so many; with `min_nodes` when absent."""
     min_nodes: int = Field(default=0, ge=0)
     """The pool is never made smaller."""
     max_nodes: int = Field(default=8, ge=0)
@@ -46,7 +48,14 @@ class PoolConfig(Config):
 
     def spec(self, name: str) -> PoolSpec:
         """As the ledger keeps it. Raises: InvalidInput."""
-        return PoolSpec(id=PoolId(name), **dict(self))
+        values = dict(self)
+        del values["nodes"]
+        return PoolSpec(id=PoolId(name), **values)
+
+    @property
+    def first_target(self) -> int:
+        """Nodes it begins with."""
+        return min(max(self.nodes or 0, self.min_nodes), self.max_nodes)
 
 
 class BudgetConfig(Config):
@@ -92,6 +101,8 @@ class TimesConfig(Config):
     """A machine that has not ended so long after it was asked to is a trouble that is reported."""
     starting_s: float = Field(default=900.0, gt=0)
     """A node that does not work so long after its intent, or twice the usual delay if that is less, is given up."""
+    suspect_s: float = Field(default=300.0, ge=0)
+    """An instance of which something is seen that does not fit, for so long, is drained, and replaced."""
     lost_s: float = Field(default=60.0, ge=0)
     """A node that dataflow has not heard of for so long is given up, and replaced."""
     breaker_s: float = Field(default=600.0, ge=0)

@@ -5,9 +5,6 @@ under the caller's key. What the intents mean is carried out later, by the actua
 between.
 """
 
-import asyncio
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +38,8 @@ from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.lifecycle import Sight, after
 from maintainer.fleet.planning import Shape, shape
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
-from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Reply, Switch
+from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Switch
+from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
 
 KEPT_PLANS = 1000
 KEPT_CHANGES = 16
@@ -63,11 +61,10 @@ class _Judged:
 class Desk:
     """One for the service. Every call is answered after what it changed is durable."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, replies: Replies) -> None:
         self._fleet = fleet
+        self._replies = replies
         self._plans: OrderedDict[PlanId, tuple[Plan, Quote]] = OrderedDict()
-        self._turn = asyncio.Lock()
-        """Held from the look for a reply until there is one: two calls under one key come one after the other."""
 
     async def plan(self, request: PlanRequest) -> Plan:
         """What a request would do; nothing happens.
@@ -108,21 +105,21 @@ class Desk:
         Raises: NotPermitted with what the guard says; Conflict when the pool has changed since, the plan expired or is
         not known (any more), or the key was used for something else.
         """
-        async with self._turn:
-            asked = _hash("apply", plan_id)
-            known = await self._reply(key, asked)
+        async with self._replies.turn:
+            asked = asked_for("apply", plan_id)
+            known = await self._replies.known(key, asked)
             if known is not None:
                 return _applied(known)
             return await self._apply(*self._plan(plan_id), key=key, asked=asked, approver=approver)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Make a pool, or change its spec. Raises: NotPermitted, Conflict, InvalidInput."""
-        _needs(actor, Role.ADMIN, "changing a pool's spec")
-        _check_reason(reason)
+        needs(actor, Role.ADMIN, "changing a pool's spec")
+        check_reason(reason)
         self._fleet.provider(spec.provider)
-        asked = _hash("put_pool", asdict(spec), observed_version)
-        async with self._turn:
-            if await self._reply(key, asked) is None:
+        asked = asked_for("put_pool", asdict(spec), observed_version)
+        async with self._replies.turn:
+            if await self._replies.known(key, asked) is None:
                 await self._put_pool(spec, observed_version, actor=actor, reason=reason, key=key, asked=asked)
         return self._fleet.view(self._fleet.pool(spec.id))
 
@@ -148,7 +145,7 @@ class Desk:
         """Stop agents, or everybody; anybody may, and only an admin lets more happen again. Raises: NotPermitted."""
         order = list(KillScope)
         if order.index(scope) < order.index(self._fleet.ledger.switch.scope):
-            _needs(actor, Role.ADMIN, "turning the kill switch back")
+            needs(actor, Role.ADMIN, "turning the kill switch back")
         what = {
             KillScope.NONE: "the kill switch is off",
             KillScope.AGENTS: "agents change nothing any more",
@@ -195,7 +192,7 @@ class Desk:
             made = "made" if known is None else "changed"
             message = f"pool {spec.id} {made}: {spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
             decision = self._fleet.decision("spec", pool=spec.id, actor=actor, reason=reason, message=message, key=key)
-            return Changes(pools=(pool,), decisions=(decision,), reply=self._kept(key, asked, {})), None
+            return Changes(pools=(pool,), decisions=(decision,), reply=self._replies.kept(key, asked, {})), None
 
         await self._fleet.ledger.change(decide)
 
@@ -306,7 +303,7 @@ class Desk:
             records=(*launched, *leaving),
             decisions=(decision,),
             proposals=self._approved(proposal, approver),
-            reply=self._kept(key, asked, asdict(applied)),
+            reply=self._replies.kept(key, asked, asdict(applied)),
         )
         return changes, applied
 
@@ -318,7 +315,7 @@ class Desk:
 
     def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> Record:
         now = self._fleet.clock.wall()
-        launch = self._launch(spec)
+        launch = self._launch(spec, usd_per_hour=quote.usd_per_hour)
         instance = Instance(
             id=self._fleet.launch_ids.next(now),
             pool=spec.id,
@@ -341,7 +338,7 @@ class Desk:
         instance = replace(victim, state=state, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
         return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
 
-    def _launch(self, spec: PoolSpec) -> LaunchSpec:
+    def _launch(self, spec: PoolSpec, *, usd_per_hour: float = 0.0) -> LaunchSpec:
         fleet = self._fleet
         tags = Tags(
             cluster=fleet.config.cluster,
@@ -354,6 +351,7 @@ class Desk:
             engine=spec.engine,
             capacity=spec.capacity,
             dead_man_s=fleet.config.times.dead_man_s,
+            usd_per_hour=usd_per_hour,
         )
         return LaunchSpec(
             tags=tags,
@@ -382,13 +380,13 @@ class Desk:
 
         of_pool, proposals: asked for what becomes of the pool and of proposals, when nobody else writes any more.
         """
-        _check_reason(reason)
-        asked = _hash(kind, message, actor.name)
+        check_reason(reason)
+        asked = asked_for(kind, message, actor.name)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
             decision = self._fleet.decision(kind, pool=pool or "", actor=actor, reason=reason, message=message, key=key)
             pools = (of_pool(self._fleet.pool(pool)),) if of_pool is not None and pool is not None else ()
-            reply = self._kept(key, asked, asdict(decision) | {"actor": None})
+            reply = self._replies.kept(key, asked, asdict(decision) | {"actor": None})
             changes = Changes(
                 pools=pools,
                 switch=switch,
@@ -399,25 +397,11 @@ class Desk:
             )
             return changes, decision
 
-        async with self._turn:
-            known = await self._reply(key, asked)
+        async with self._replies.turn:
+            known = await self._replies.known(key, asked)
             if known is not None:
                 return Decision(**known | {"actor": actor})
             return await self._fleet.ledger.change(decide)
-
-    async def _reply(self, key: str, asked: str) -> dict[str, Any] | None:
-        """What was answered under this key. Raises: Conflict when that was to something else."""
-        if not 1 <= len(key) <= 128 or not key.isprintable():
-            raise InvalidInput("a change needs an idempotency key of 1 to 128 printable characters")
-        known = await self._fleet.ledger.reply(key)
-        if known is None:
-            return None
-        if known.asked != asked:
-            raise Conflict(f"the idempotency key {key!r} was used for another change: take a new one for each change")
-        return dict(json.loads(known.reply_json))
-
-    def _kept(self, key: str, asked: str, said: dict[str, Any]) -> Reply:
-        return Reply(key=key, asked=asked, reply_json=json.dumps(said), at=self._fleet.clock.wall())
 
 
 def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None, *, is_proposed: bool) -> str:
@@ -458,17 +442,3 @@ def _applied(said: dict[str, Any]) -> Applied:
         message=said["message"],
         guard_json=said.get("guard_json", ""),
     )
-
-
-def _hash(*said: Any) -> str:
-    return hashlib.blake2b(json.dumps(said, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
-
-
-def _check_reason(reason: str) -> None:
-    if not reason.strip() or len(reason) > 2000:
-        raise InvalidInput("a change needs a reason of at most 2000 characters: the journal keeps it")
-
-
-def _needs(actor: Actor, role: Role, what: str) -> None:
-    if actor.role is not role:
-        raise NotPermitted(f"{what} is for the role {role.value}; {actor.name} has {actor.role.value}")

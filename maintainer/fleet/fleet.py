@@ -28,7 +28,7 @@ from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, counts
 from maintainer.fleet.lifecycle import COUNTED, STARTING, Sight, after
 from maintainer.fleet.observation import Observation
-from maintainer.fleet.providers.base import Provider
+from maintainer.fleet.providers.base import Breakable, Provider
 from maintainer.fleet.records import PoolRecord, Record
 from maintainer.fleet.switch_file import SwitchFile
 
@@ -149,6 +149,7 @@ class Fleet:
             breaker_until=pool.breaker_until if _is_ahead(pool.breaker_until, situation.now) else None,
             last_change_at=pool.changed_at[-1] if pool.changed_at else None,
             simulated=known.capabilities().simulated if known is not None else (),
+            can_lose=isinstance(known, Breakable),
         )
 
     def status(self, *, last_sweep_at: float | None, troubles: tuple[str, ...]) -> FleetStatus:
@@ -216,6 +217,8 @@ class Fleet:
         if "handle" in changes:
             of_instance["handle"] = changes["handle"]
         of_record = {name: value for name, value in changes.items() if name != "handle"}
+        if (state is InstanceState.SUSPECT) != (known.suspect_at is not None):
+            of_record["suspect_at"] = self.clock.wall() if state is InstanceState.SUSPECT else None
         if state is not known.instance.state:
             of_record = {"tries": 0, "next_try_at": 0.0, **of_record}
         return replace(known, instance=replace(known.instance, **of_instance), **of_record)

@@ -6,12 +6,14 @@ One process owns a ledger. What lives is in memory too; every change is one tran
 import asyncio
 import fcntl
 import os
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from sqlalchemy import func
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session, col, delete, select
 
 from astraflow.contract.errors import Conflict, InvalidInput
@@ -19,6 +21,7 @@ from astraflow.contract.fleet import Decision, InstanceState, LaunchId, PlanId
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import Proposal, ProposalState
 from astraflow.runtime.database import Database, opened
+from astraflow.runtime.logs import get_logger
 from maintainer.fleet import rows
 from maintainer.fleet.records import MaintainerOrder, Orphan, PoolRecord, Record, Reply, Switch
 from maintainer.fleet.tables import (
@@ -26,6 +29,7 @@ from maintainer.fleet.tables import (
     InstanceRow,
     MaintainerRow,
     OrphanRow,
+    OwnerRow,
     PoolRow,
     ProposalRow,
     ReplyRow,
@@ -33,6 +37,7 @@ from maintainer.fleet.tables import (
 )
 
 T = TypeVar("T")
+log = get_logger()
 
 SPENT_S = 26 * 3600.0
 """What has been gone for longer costs nothing today, in any time zone: it is not kept in memory."""
@@ -55,6 +60,12 @@ class Ledger:
         self.waiting: dict[PlanId, Proposal] = {}
         """Proposals that nobody has decided on."""
         self.next_decision = 1
+        self._epoch: int | None = None
+
+    async def own(self) -> None:
+        """Write from now on; whoever did before is refused from then on. Without it nobody is refused."""
+        place = f"{socket.gethostname()} {os.getpid()}"
+        self._epoch = await self._database.do(lambda session: _next_epoch(session, place))
 
     async def load(self, *, now: float) -> Self:
         """Read what is kept."""
@@ -81,9 +92,17 @@ class Ledger:
         async with self._lock:
             changes, result = decide(self)
             if changes:
+                changes.epoch = self._epoch
                 await self._database.do(changes.write)
                 self._show(changes)
             return result
+
+    async def check_owner(self) -> None:
+        """Raises: Conflict when another service has taken the ledger over: this one should end."""
+        try:
+            await self._database.look(lambda session: _check_owner(session, self._epoch))
+        except OperationalError as problem:  # nobody knows; a write will find out
+            log.warning("owner_not_known", problem=str(problem.orig))
 
     async def reply(self, key: str) -> Reply | None:
         """What was answered under a key."""
@@ -177,12 +196,15 @@ class Changes:
         self.order = order
         self.proposals = proposals
         self.reply = reply
+        self.epoch: int | None = None
+        """Of whoever writes; None for not to look."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
     def write(self, session: Session) -> None:
-        """In the session's transaction."""
+        """In the session's transaction. Raises: Conflict when another service has taken the ledger over."""
+        _check_owner(session, self.epoch)
         for pool in self.pools:
             session.merge(rows.pool_row(pool))
         for record in self.records:
@@ -202,8 +224,28 @@ class Changes:
             session.add(rows.reply_row(self.reply))
 
 
+def _next_epoch(session: Session, place: str) -> int:
+    owner = session.get(OwnerRow, 1, with_for_update=True)
+    epoch = 1 if owner is None else owner.epoch + 1
+    session.merge(OwnerRow(id=1, epoch=epoch, place=place))
+    return epoch
+
+
+def _check_owner(session: Session, epoch: int | None) -> None:
+    """The row stays locked to the end of the transaction: nobody takes over in the middle of it."""
+    if epoch is None:
+        return
+    owner = session.get(OwnerRow, 1, with_for_update=True)
+    if owner is None or owner.epoch != epoch:
+        other = owner.place if owner is not None else "somebody who emptied it"
+        raise Conflict(f"the fleet's ledger is now {other}'s: one service writes it at a time, and this one ends")
+
+
 class Ownership:
-    """Only one process on this machine uses a directory's ledger. A `with`; gone with its process."""
+    """Only one process on this machine uses a directory's ledger. A `with`; gone with its process.
+
+    A ledger in a database that several machines reach is taken over by whoever starts last (`Ledger.own`).
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "fleet.lock"

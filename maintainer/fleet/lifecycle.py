@@ -4,7 +4,8 @@
         │          │          └─────────┴─────────┘            ▲
         └──────────┴───────── nothing to drain ────────────────┘      what does not fit ─► SUSPECT
 
-What has no line in the table is no crash and no guess: the instance is SUSPECT, costs on, and is looked at again.
+What has no line in the table is no crash and no guess: the instance is SUSPECT, costs on, and is looked at again; what
+stays so for `times.suspect_s` is drained.
 """
 
 from enum import Enum

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from astraflow.contract.access import JoinToken
-from astraflow.contract.advice import Reason
+from astraflow.contract.advice import FleetTerms, Reason
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import LaunchId
 from astraflow.contract.ids import NodeId, PoolId, name_of
@@ -40,6 +40,9 @@ class Steering(Protocol):
 
     def watch_report(self) -> AsyncIterator[Report]:
         """The latest report at once, then one a second."""
+
+    async def tell_terms(self, terms: FleetTerms) -> None:
+        """What may and would be done, so that advice keeps to it."""
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         """Have a node finish and leave."""
@@ -103,15 +106,17 @@ class Observation:
         self._targets = self._advice(report)
         self._seen_at = self._clock.now()
 
-    async def follow(self, steering: Steering, *, on_report: Callable[[], None] = lambda: None) -> None:
-        """Take in reports until cancelled; dataflow may be away for any time."""
+    async def follow(self, steering: Steering, *, on_advice: Callable[[], None] = lambda: None) -> None:
+        """Take in reports until cancelled; dataflow may be away for any time. on_advice: called when advice changes."""
         trouble = ""
         while True:
             try:
                 async for report in steering.watch_report():
                     trouble = ""
+                    before = self._targets
                     self.take(report)
-                    on_report()
+                    if self._targets != before:
+                        on_advice()
             except AstraFlowError as problem:
                 if str(problem) != trouble:
                     log.warning("report_not_readable", problem=str(problem))

@@ -4,6 +4,7 @@ listed, not in the ledger   watched for a while, then ended: nothing with our ta
 in the ledger, not listed   gone after two lists without it
 two under one launch id     the registered one stays
 on its way out for long     asked again, and people are told
+suspect for long            drained, and replaced
 
 Absence of an answer is no answer: a provider that cannot be read, or a dataflow that is silent, changes nothing.
 """
@@ -85,6 +86,7 @@ class Reconciler:
             if fleet.observation.is_fresh:
                 await self._look_at_node(record)
                 await self._give_up_if_late(record)
+            await self._give_up_if_suspect(record)
             if fleet.clock.wall() > record.instance.expires_at and record.instance.state is InstanceState.READY:
                 await fleet.see(record.id, Sight.DRAIN, message="it is as old as machines may get")
 
@@ -195,6 +197,13 @@ class Reconciler:
         if fleet.clock.wall() - record.instance.launched_at > patience_s:
             message = f"its node did not work within {patience_s:.0f} s"
             await fleet.see(record.id, Sight.RETIRE, message=message)
+
+    async def _give_up_if_suspect(self, record: Record) -> None:
+        """It may work or not, and costs: its node finishes if there is one, and then it goes."""
+        fleet, since = self._fleet, record.suspect_at
+        if since is not None and fleet.clock.wall() - since > fleet.config.times.suspect_s:
+            message = f"what is seen of it has not fit for {fleet.clock.wall() - since:.0f} s"
+            await fleet.see(record.id, Sight.DRAIN, message=message)
 
     def _fail(self, name: str, problem: str) -> None:
         if self._unread.get(name) != problem:

@@ -37,6 +37,8 @@ class Record:
     """Lists in a row that it was not in."""
     is_told: bool = False
     """Dataflow was asked to drain its node."""
+    suspect_at: float | None = None
+    """Unix seconds since when it has been SUSPECT; None while it is not."""
 
     @property
     def id(self) -> LaunchId:

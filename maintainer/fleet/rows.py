@@ -40,7 +40,7 @@ _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
     *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "message"),
 )
-_RECORD = ("tries", "next_try_at", "missed", "is_told")
+_RECORD = ("tries", "next_try_at", "missed", "is_told", "suspect_at")
 _POOL = ("version", "target", "hold_until", "hold_reason", "failures", "breaker_until")
 _PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")

@@ -7,6 +7,7 @@ providers ◄── actuator (next step of every intent, each second) ◄── 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -24,6 +25,7 @@ from astraflow.wire.server import Listen, serving
 from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.config import FleetConfig, provider_directory
 from maintainer.fleet.desk import Desk
+from maintainer.fleet.faults import Faults
 from maintainer.fleet.fleet import ITSELF, Fleet
 from maintainer.fleet.follower import Follower
 from maintainer.fleet.launch_ids import LaunchIds
@@ -36,8 +38,10 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.replies import Replies
 from maintainer.fleet.servicer import FleetPlaneServicer
 from maintainer.fleet.switch_file import SwitchFile
+from maintainer.fleet.telling import Teller
 
 log = get_logger()
 
@@ -76,7 +80,9 @@ async def serve(
         database = await asyncio.to_thread(open_ledger, directory, config.database)
         resources.callback(database.close)
         resources.enter_context(Ownership(directory))
-        ledger = await Ledger(database).load(now=clock.wall())
+        ledger = Ledger(database)
+        await ledger.own()
+        await ledger.load(now=clock.wall())
         control = await resources.enter_async_context(connect_control(dataflow, token, authority=authority))
         report = await retry(control.report, what="the first report", give_up_after_s=FIRST_REPORT_S, clock=clock)
         observation = Observation(advice, clock=clock, fresh_s=config.envelope.stale_after_s)
@@ -109,14 +115,18 @@ class Service:
     def __init__(self, fleet: Fleet, steering: Steering, database: Database) -> None:
         self._fleet = fleet
         self._steering = steering
-        self._desk = Desk(fleet)
+        replies = Replies(fleet)
+        self._desk = Desk(fleet, replies)
         self._actuator = Actuator(fleet, steering)
         self._reconciler = Reconciler(fleet)
         self._follower = Follower(fleet, self._desk)
+        self._teller = Teller(fleet, self._desk, steering)
         self._is_due = asyncio.Event()
+        self._is_news = asyncio.Event()
         self._is_ending = False
         self.servicer = FleetPlaneServicer(
             self._desk,
+            Faults(fleet, replies),
             Proposals(fleet, self._desk),
             Liaison(fleet, self._desk, database),
             fleet.ledger,
@@ -128,10 +138,12 @@ class Service:
         """Until cancelled."""
         times, clock = self._fleet.config.times, self._fleet.clock
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._fleet.observation.follow(self._steering))
+            tasks.create_task(self._fleet.observation.follow(self._steering, on_advice=self._is_news.set))
             tasks.create_task(periodic(self._reconciler.sweep, every_s=times.sweep_s, clock=clock))
             tasks.create_task(periodic(self._reconciler.observe, every_s=times.tick_s, clock=clock))
-            tasks.create_task(periodic(self._follow, every_s=times.follow_s, clock=clock))
+            tasks.create_task(periodic(self._fleet.ledger.check_owner, every_s=times.follow_s, clock=clock))
+            tasks.create_task(self._follow_on())
+            tasks.create_task(periodic(self._teller.tell, every_s=times.follow_s, clock=clock))
             tasks.create_task(self._actuator.run(self._is_due))
 
     async def wind_down(self) -> None:
@@ -149,10 +161,16 @@ class Service:
         except TimeoutError:
             log.warning("nodes_left", launches=[record.id for record in self._fleet.ledger.alive()])
 
-    async def _follow(self) -> None:
-        if not self._is_ending:
-            await self._follower.follow()
-            self._is_due.set()
+    async def _follow_on(self) -> None:
+        """When advice changes, at once; and in between, because what was lost comes back without advice."""
+        while True:
+            self._is_news.clear()
+            if not self._is_ending:
+                await self._follower.follow()
+                self._is_due.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._fleet.config.times.follow_s):
+                    await self._is_news.wait()
 
     def _status(self) -> FleetStatus:
         return self._fleet.status(last_sweep_at=self._reconciler.last_sweep_at, troubles=self._reconciler.troubles())
@@ -170,11 +188,13 @@ async def seed_pools(fleet: Fleet) -> None:
     """Make the configuration's pools that the ledger does not have; for those it has, the ledger counts."""
 
     def decide(ledger: Ledger) -> tuple[Changes, None]:
-        fresh = [pool.spec(name) for name, pool in fleet.config.pools.items() if name not in ledger.pools]
-        pools = tuple(PoolRecord(spec=spec, version=1, target=spec.min_nodes) for spec in fresh)
+        fresh = {name: pool for name, pool in fleet.config.pools.items() if name not in ledger.pools}
+        pools = tuple(
+            PoolRecord(spec=pool.spec(name), version=1, target=pool.first_target) for name, pool in fresh.items()
+        )
         decisions = tuple(
-            fleet.decision("spec", pool=spec.id, actor=ITSELF, reason="it is in the configuration", message="pool made")
-            for spec in fresh
+            fleet.decision("spec", pool=name, actor=ITSELF, reason="it is in the configuration", message="pool made")
+            for name in fresh
         )
         numbered = tuple(
             replace(decision, ordinal=decision.ordinal + offset) for offset, decision in enumerate(decisions)

@@ -18,6 +18,7 @@ from astraflow.wire.codec_fleet import (
     encode_applied,
     encode_decision,
     encode_instance,
+    encode_loss,
     encode_plan,
     encode_pool,
     encode_status,
@@ -33,6 +34,7 @@ from astraflow.wire.codec_maintenance import (
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
 from maintainer.fleet.desk import Desk
+from maintainer.fleet.faults import Faults
 from maintainer.fleet.ledger import Ledger
 from maintainer.fleet.liaison import Liaison
 from maintainer.fleet.proposals import Proposals
@@ -47,6 +49,7 @@ class FleetPlaneServicer(Base):
     def __init__(
         self,
         desk: Desk,
+        faults: Faults,
         proposals: Proposals,
         liaison: Liaison,
         ledger: Ledger,
@@ -54,6 +57,7 @@ class FleetPlaneServicer(Base):
         on_change: Callable[[], None],
     ) -> None:
         self._desk = desk
+        self._faults = faults
         self._proposals = proposals
         self._liaison = liaison
         self._ledger = ledger
@@ -95,6 +99,13 @@ class FleetPlaneServicer(Base):
     async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
         scope = choice(KillScope, request.scope)
         return encode_decision(await self._desk.kill_switch(scope, **_mutation(request.mutation)))
+
+    async def LoseNodes(self, request: pb.LoseNodesRequest, context: Any) -> pb.LostNodes:  # noqa: N802 (the service's name)
+        try:
+            loss = await self._faults.lose(PoolId(request.pool), share=request.share, **_mutation(request.mutation))
+        except ProviderError as problem:
+            raise Unavailable(f"the provider cannot do that now, ask again under the same key: {problem}") from problem
+        return encode_loss(loss)
 
     async def Instances(self, request: pb.InstancesRequest, context: Any) -> pb.InstancesReply:  # noqa: N802 (the service's name)
         records, has_older = await self._ledger.instances(

@@ -54,6 +54,8 @@ class InstanceRow(SQLModel, table=True):
     """Lists in a row that it was not in."""
     is_told: bool
     """Dataflow was asked to drain its node."""
+    suspect_at: float | None = None
+    """Since when what is seen of it has not fit."""
 
 
 class DecisionRow(SQLModel, table=True):
@@ -94,6 +96,18 @@ class OrphanRow(SQLModel, table=True):
     launch_id: str
     seen_at: float
     """First."""
+
+
+class OwnerRow(SQLModel, table=True):
+    """Who writes the ledger. A process that finds another epoch than its own writes nothing any more."""
+
+    __tablename__ = "fleet_owner"
+
+    id: int = Field(primary_key=True)
+    epoch: int
+    """Grows with every start of a service."""
+    place: str
+    """Host and process, for people."""
 
 
 class SwitchRow(SQLModel, table=True):

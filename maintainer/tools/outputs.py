@@ -24,15 +24,16 @@ FindingCode = Literal[
 ReasonName = Literal[
     "unmeasured", "switched_off", "stale_input", "paused", "idle", "inside_band", "confirming_up", "confirming_down",
     "below_band", "trainer_waits", "far_below", "above_band", "kept_to_carry", "replacing", "retiring", "trimmed",
-    "launches_fail", "bound", "plain_rule",
+    "waited_lately", "launches_fail", "bound", "plain_rule",
 ]  # fmt: skip
 CapName = Literal[
-    "kill_switch", "mode", "max_nodes", "dollars_per_hour", "dollars_per_day", "quota", "action_budget"
+    "kill_switch", "mode", "max_nodes", "dollars_per_hour", "dollars_per_day", "quota", "hold", "breaker",
+    "action_budget"
 ]  # fmt: skip
 SignalName = Literal["band_breach", "cap_hit", "launch_failures", "preemption_wave", "straggler", "blind"]
 DecisionKind = Literal[
-    "apply", "refuse", "spec", "hold", "escalate", "kill_switch", "orphan", "launch_failed", "propose", "reject",
-    "note", "maintainer_mode", "node", "other",
+    "apply", "refuse", "spec", "hold", "escalate", "kill_switch", "orphan", "launch_failed", "fault", "propose",
+    "reject", "note", "maintainer_mode", "node", "other",
 ]  # fmt: skip
 Outcome = Literal["applied", "proposed", "recorded", "refused", "conflict"]
 

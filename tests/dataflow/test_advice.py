@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from astraflow.contract.advice import PoolAdvice, Reason, WhatIfQuestion
+from astraflow.contract.advice import Cap, FleetTerms, Mode, PoolAdvice, PoolTerms, Reason, WhatIfQuestion
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
 from astraflow.contract.lookups import EventQuery
@@ -74,6 +74,48 @@ async def test_reports_carry_advice_on_pools_that_nobody_configured(tmp_path: Pa
         advice = await first_advice(service)
         assert (advice.pool, advice.target, advice.mode.value) == ("local", 1, "advise")
         assert advice.sentence
+
+
+def terms(**pool: Any) -> FleetTerms:
+    given: dict[str, Any] = {
+        "mode": Mode.ON,
+        "min_nodes": 1,
+        "max_nodes": 30,
+        "launch_delay_s": 2.0,
+        "price_per_hour": 1.5,
+    }
+    return FleetTerms(pools=(PoolTerms(pool=LOCAL, **given | pool),))
+
+
+async def test_what_the_fleet_tells_counts_at_the_next_report_and_for_a_minute(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(400):
+            advisor.observe(course(second))
+        assert advisor.latest[0].target == 22
+        advisor.learn(terms(max_nodes=12))
+        advisor.observe(course(400))
+        (advice,) = advisor.latest
+        assert (advice.target, advice.inputs["price_per_hour"]) == (12, 1.5)
+        assert advisor.spec.tick_s == 5.0
+        for second in range(401, 480):
+            advisor.observe(course(second))
+        assert advisor.spec == spec()
+        assert advisor.latest[0].inputs["price_per_hour"] == 0.0
+
+
+async def test_the_fleets_kill_switch_is_in_the_next_report(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await service.nodes.join(facts())
+        await first_advice(service)
+        await service.control.tell_terms(replace(terms(), is_killed=True))
+        with anyio.fail_after(20):
+            async for report in service.control.watch_report():
+                if report.advice and report.advice[0].capped_by:
+                    break
+        assert report.advice[0].capped_by == (Cap.KILL_SWITCH,)
+        with pytest.raises(InvalidInput, match="the fleet's terms of pool local"):
+            await service.control.tell_terms(terms(min_nodes=31))
 
 
 async def test_bounds_of_the_recipe_hold(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
+from astraflow.access.authority import Authority, KeyPair
 from astraflow.cli.ports import free_ports
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
@@ -37,8 +38,9 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
-async def ask(generated: Path, port: int, pool: str) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "client.py"), str(generated), f"127.0.0.1:{port}", pool]
+async def ask(generated: Path, port: int, pool: str, *pem: Path) -> dict[str, Any]:
+    address = f"127.0.0.1:{port}"
+    command = [sys.executable, str(HERE / "client.py"), str(generated), address, pool, *map(str, pem)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
     said: dict[str, Any] = json.loads(done.stdout)
@@ -88,6 +90,35 @@ async def test_wrong_questions_are_answered_with_what_would_work(
     assert (unnamed["code"], unknown["code"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
     assert "names no pool" in unnamed["details"]
     assert "it has local" in unknown["details"]
+
+
+async def test_with_certificates_only_those_of_its_authority_are_answered(
+    tmp_path: Path, generated: Path, free_port: int
+) -> None:
+    ours, theirs = (Authority.made(tmp_path / name, run=name) for name in ("ours", "theirs"))
+    own = written(tmp_path / "own", ours.for_service("127.0.0.1"))
+    client = written(tmp_path / "client", ours.for_run_token())
+    stranger = written(tmp_path / "stranger", theirs.for_run_token())
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(ours.pem)
+    keda = {"port": free_port, "certificate": own[0], "key": own[1], "client_ca": ca}
+    with_tls = config(keda=keda, pools={"local": {"max_nodes": 8, "mode": "on"}})
+    async with running(tmp_path / "run", with_tls) as service:
+        await has_advice(service.nodes, service.control)
+        assert (await ask(generated, free_port, "local", ca, *client))["metrics"] == [
+            ["astraflow_target_nodes", 1, 1.0]
+        ]
+        for refused in ((), (ca,), (ca, *stranger)):
+            assert (await ask(generated, free_port, "local", *refused))["code"] == "UNAVAILABLE"
+
+
+def written(folder: Path, pair: KeyPair) -> tuple[Path, Path]:
+    """Certificate and key as files."""
+    folder.mkdir()
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(pair.certificate)
+    key.write_bytes(pair.key)
+    return certificate, key
 
 
 def test_beyond_loopback_it_wants_certificates_or_a_word() -> None:

@@ -153,6 +153,11 @@ class CloudProvider:
         price = self._price(spec) * (0.4 if spec.is_spot else 1.0)
         return Quote(usd_per_hour=price, launch_delay_s=60.0, source="made up for tests")
 
+    async def lose(self, launch_id: str) -> None:
+        """Its machines are gone at once."""
+        for machine in self.cloud.find(launch_id):
+            self.cloud.end(machine, after_s=0.0)
+
     async def close(self) -> None:
         return None
 

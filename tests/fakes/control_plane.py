@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from astraflow.contract.advice import FleetTerms
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
 from astraflow.scaling.options import Spec
 from astraflow.scaling.replay import changed_spec, replayed
-from astraflow.wire.codec_advice import decode_question, encode_answer
+from astraflow.wire.codec_advice import decode_question, decode_terms, encode_answer
 from astraflow.wire.codec_control import decode_change, encode_event, encode_report
 from astraflow.wire.codec_evaluations import encode_evaluation
 from astraflow.wire.codec_lookups import (
@@ -41,6 +42,8 @@ class FakeControlPlane(ControlPlaneServicer):
         self.actions: list[tuple[str, str, str]] = []
         """Kind, subject and actor of what was asked."""
         self.changes: list[PluginChange] = []
+        self.terms: FleetTerms | None = None
+        """What a fleet service told last."""
         self._moved = asyncio.Condition()
 
     async def advance(self, seconds: int = 1) -> None:
@@ -143,6 +146,10 @@ class FakeControlPlane(ControlPlaneServicer):
     async def RevokeCredential(self, request: pb.RevokeCredentialRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         self.actions.append(("revoke", request.name, request.actor))
         return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
+
+    async def TellTerms(self, request: pb.FleetTerms, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        self.terms = decode_terms(request)
+        return pb.ControlReply(message="advice keeps to it")
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
         question = decode_question(request)

@@ -70,6 +70,16 @@ def test_targets_do_not_flap(name: str) -> None:
     assert mean(courses(name), lambda run: run.flaps) <= 0.2
 
 
+@pytest.mark.parametrize("name", ["step", "slow-region", "loss"])
+def test_decisions_every_five_seconds_are_as_calm(name: str) -> None:
+    gate = GATES[name]
+    runs = tuple(simulate(find_scenario(name, {"sizer": {"tick_s": 5.0}}), seed=seed) for seed in range(2))
+    assert mean(runs, lambda run: run.cost) <= gate.cost
+    assert mean(runs, lambda run: run.wait) <= gate.wait
+    assert mean(runs, lambda run: run.actions) <= gate.actions
+    assert sum(run.flaps for run in runs) == 0
+
+
 @pytest.mark.parametrize("delay_s", [30.0, 120.0, 600.0, 1500.0])
 def test_a_step_is_not_overshot_whatever_the_launch_delay(delay_s: float) -> None:
     pool = {"launch_delay_s": delay_s, "bounds": {"launch_delay_s": delay_s}}

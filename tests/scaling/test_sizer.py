@@ -69,7 +69,9 @@ def test_a_surplus_is_retired_after_five_minutes_half_of_it_and_a_quarter_of_the
 
 def test_a_trainer_that_waits_keeps_a_surplus() -> None:
     waits = signals(nodes(40), streams=(stream(wait_600_s=0.05),))
-    assert ticks(waits, 20, spec())[0].target == 40
+    advice, _ = ticks(waits, 20, spec())
+    assert (advice.target, advice.reasons[0]) == (40, Reason.WAITED_LATELY)
+    assert "waited lately, although capacity is 2.00 of its need now" in advice.sentence
 
 
 def test_a_pool_in_which_every_node_carries_keeps_them_all() -> None:
@@ -210,6 +212,32 @@ def test_a_pool_whose_launches_fail_gets_no_orders_while_another_can_take_them()
     given = signals(table, kinds=kinds, launches=failing)
     verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
     assert [advice.target for advice in verdict.advice] == [6, 16]
+
+
+def test_nodes_that_come_late_open_their_only_pool_again() -> None:
+    _, state = ticks(signals(nodes(15)), 2, spec())
+    assert state.targets == {POOL: 22}
+    late, state = ticks(signals(nodes(15), at=31_000.0), 5, spec(), state)
+    assert Cap.BREAKER in late.capped_by
+    come, state = ticks(signals(nodes(22), at=31_150.0), 1, spec(), state)
+    assert come.capped_by == ()
+    more, _ = ticks(signals(nodes(22), at=31_180.0, streams=(stream(compute_s=(60.0,) * 6),)), 3, spec(), state)
+    assert more.target == 43
+
+
+def test_a_launch_of_seconds_may_take_a_minute() -> None:
+    quick = spec(pool={"launch_delay_s": 2.0})
+    _, state = ticks(signals(nodes(15)), 2, quick)
+    waited, _ = ticks(signals(nodes(15), at=30_080.0), 1, quick, state)
+    assert (waited.target, waited.capped_by) == (22, ())
+
+
+def test_a_change_that_chance_hides_in_one_step_is_seen_in_three() -> None:
+    """The median of the ratios of earlier ticks does not hold it up."""
+    usual, faster = (120.0, 110.0, 130.0, 119.0, 122.0, 118.0, 121.0), (75.0, 95.0, 70.0)
+    _, state = ticks(signals(nodes(22), streams=(stream(compute_s=usual),)), 10, spec())
+    advice, _ = ticks(signals(nodes(22), at=30_330.0, streams=(stream(compute_s=usual + faster),)), 2, spec(), state)
+    assert advice.target > 30
 
 
 def test_every_input_is_one_that_the_contract_explains() -> None:

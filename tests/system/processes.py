@@ -60,11 +60,11 @@ class RunningRun:
                     raise
                 await asyncio.sleep(0.1)
 
-    async def until(self, holds: Callable[[Report], bool]) -> Report:
+    async def until(self, holds: Callable[[Report], bool], *, patience_s: float = PATIENCE_S) -> Report:
         """The first report for which something holds."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while not holds(report := await self.report()):
-            assert time.monotonic() < deadline, f"it did not come to that within {PATIENCE_S:.0f} s: {report}"
+            assert time.monotonic() < deadline, f"it did not come to that within {patience_s:.0f} s: {report}"
             await asyncio.sleep(0.1)
         return report
 
@@ -86,13 +86,18 @@ class RunningRun:
 
 @asynccontextmanager
 async def running(
-    recipe: str, directory: Path, *options: str, said: Path | None = None, gone_within_s: float = 5.0
+    recipe: str,
+    directory: Path,
+    *options: str,
+    said: Path | None = None,
+    gone_within_s: float = 5.0,
+    limit_s: float = 300.0,
 ) -> AsyncIterator[RunningRun]:
     """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within `gone_within_s`.
 
     said: where its own output goes; by default beside the run's folder, with `.out` added to its name.
     """
-    arguments = command("run", recipe, "--headless", "--limit-s", "300", "--run-dir", str(directory), *options)
+    arguments = command("run", recipe, "--headless", "--limit-s", str(limit_s), "--run-dir", str(directory), *options)
     with (said or directory.with_name(f"{directory.name}.out")).open("w") as out:
         process = subprocess.Popen(arguments, cwd=ROOT, stdout=out, stderr=out, text=True)
         run = RunningRun(process=process, directory=directory)

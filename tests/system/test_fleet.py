@@ -94,6 +94,51 @@ async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(
     assert not [pid for pid in pids if _is_alive(pid)], "a machine was left behind"
 
 
+FOLLOWING = (
+    *("--fleet", "--no-web", "--nodes", "3"),
+    *("--set", "stop.reward=2.0"),
+    *("--set", "stop.steps=1000000"),
+    *("--set", "policies.solver.backend.step_s=0.5"),
+    *("--set", "policies.solver.backend.paces=[{from_step=30, factor=2.5}]"),
+    *("--set", "nodes.capacity=2"),
+    *("--set", "flows.train.workflow.max_new_tokens=500"),
+    *("--set", "nodes.engine.tokens={mean=60.0}"),
+    *("--set", "dataflow.pools={local={mode='on', min_nodes=1, max_nodes=12}}"),
+    *("--set", "evaluations={}"),
+)
+"""Nodes of which three are about what the rule wants, and a trainer that needs more of them after thirty steps."""
+
+
+async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_flap(tmp_path: Path) -> None:
+    async with running("smoke", tmp_path / "run", *FOLLOWING, gone_within_s=20.0) as run, fleet_of(run) as fleet:
+        await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
+        await run.steps_more(3)
+        pool = (await fleet.status()).pools[0]
+        assert pool.can_lose
+        loss = await fleet.lose(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="a drill")
+        assert len(loss.lost) == 1
+        await until(fleet, lambda status: status.pools[0].rule_target is not None)
+        before = await until(fleet, is_whole)
+        await run.until(lambda report: report.streams[0].steps >= 30)
+        after = await until(fleet, lambda status: status.pools[0].target > before.pools[0].target and is_whole(status))
+
+        kinds = [decision.kind for decision in await fleet.decisions()]
+        sizes = [decision.message for decision in await fleet.decisions() if decision.kind == "apply"]
+        instances = await fleet.instances(with_gone=True)
+        gone = {one.id for one in instances if one.state is InstanceState.GONE}
+        assert kinds.count("fault") == 1
+        assert not [size for size in sizes if "drained" in size], "it took nodes away while more were needed"
+        assert gone == set(loss.lost)
+        assert len(instances) == after.pools[0].target + 1
+        assert_balanced(await run.steps_more(1))
+
+
+def is_whole(status: FleetStatus) -> bool:
+    """Whether as many work as are to, and nothing else is there."""
+    pool = status.pools[0]
+    return dict(pool.nodes) == {InstanceState.READY: pool.target}
+
+
 def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

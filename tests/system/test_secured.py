@@ -16,6 +16,7 @@ from astraflow.access.authority import Authority, new_request
 from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import Seal, new_id
 from astraflow.client.badge import badge_for
+from astraflow.client.badge_file import BadgeFile
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
@@ -226,6 +227,64 @@ async def test_a_certificate_that_has_expired_by_the_services_clock_is_refused(t
             run.clock.ahead_s = 24 * 3600 + 1
             with pytest.raises(NotAuthenticated, match=r"has expired: mint a join token"):
                 await NodeDataClient(link).join(replace(facts("n"), pool=PoolId("gpu")))
+
+
+async def test_open_streams_of_the_revoked_are_cut(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("viewer", name="vera")
+        dataflow, badge = await badge_for(address, token=token, role=Role.VIEWER, name="vera")
+        async with badge.dial(dataflow) as link:
+            seen = 0
+            with pytest.raises(NotAuthenticated, match="was revoked"):
+                async with asyncio.timeout(20):
+                    async for _ in ControlPlaneClient(link).watch_report():
+                        seen += 1
+                        if seen == 2:
+                            await run.control.revoke_credential("viewer", "vera", actor="ann", reason="enough")
+            assert seen == 2
+
+
+async def test_a_node_that_was_killed_comes_back_with_what_it_kept_and_without_another_token(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("node", pool="gpu")
+        told: dict[str, Any] = {"token": token, "role": Role.NODE, "name": "n", "pool": "gpu"}
+        keep = tmp_path / "kept"
+        dataflow, badge = await badge_for(address, **told, keep=keep)
+        file = keep / "badge.json"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        before = file.read_text()
+        with pytest.raises(NotPermitted, match="good once"):
+            await badge_for(address, **told)
+
+        dataflow, back = await badge_for(address, **told, keep=keep)
+        assert dataflow == run.dataflow
+        assert file.read_text() != before  # renewed
+        async with back.dial(dataflow) as link, back.dial(run.weights) as store:
+            assert (await NodeDataClient(link).join(replace(facts("n"), pool=PoolId("gpu")))).node == "n.1"
+            assert await WeightPlaneClient(store).versions(SOLVER) == ()
+            await back.renew(link)
+        _, again = await badge_for(address, **told, keep=keep)
+        assert again.shown[0] != back.shown[0]
+
+        await run.control.revoke_credential("node", "n", actor="ann", reason="retired")
+        with pytest.raises(NotPermitted, match="was revoked"):
+            await badge_for(address, **told, keep=keep)
+        assert not file.exists()
+        assert "afc." not in repr(BadgeFile(keep)) + repr(badge)
+
+
+async def test_what_is_kept_is_of_one_name_and_address_and_never_half(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("node", pool="gpu", name="n")
+        await badge_for(address, token=token, role=Role.NODE, name="n", pool="gpu", keep=tmp_path)
+        _, other = await run.minted("node", pool="gpu", name="m")
+        await badge_for(address, token=other, role=Role.NODE, name="m", pool="gpu", keep=tmp_path)
+        kept = BadgeFile(tmp_path).read()
+        assert kept is not None
+        assert (kept.name, kept.address, kept.dataflow) == ("m", address, run.dataflow)
+        (tmp_path / "badge.json").write_text('{"name": "m"')
+        with pytest.raises(InvalidInput, match="join with a new token"):
+            await badge_for(address, token=other, role=Role.NODE, name="m", pool="gpu", keep=tmp_path)
 
 
 async def first_version(store: WeightPlaneClient) -> None:

@@ -1,14 +1,7 @@
 """From every earlier release to today's, with what was kept; on SQLite and on PostgreSQL."""
 
 import asyncio
-import contextlib
-import os
-import shutil
-import socket
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +29,6 @@ from web.history.samples import Sample
 from web.points import VALUES
 
 MIGRATIONS = Path(db.__file__).parent / "migrations"
-PROGRAMS = Path("/usr/lib/postgresql/15/bin")
-NOBODY = 65534
 COOKIE = "a cookie from before"
 
 FIRST = (
@@ -92,51 +83,6 @@ def fill(url: str, revision: str, secret: bytes) -> None:
     engine.dispose()
 
 
-@contextlib.contextmanager
-def server() -> Iterator[str]:
-    """A PostgreSQL of its own on a free port of loopback; yields its URL."""
-    folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
-    user = NOBODY if os.getuid() == 0 else None  # it refuses to run as root
-    if user is not None:
-        os.chown(folder, user, user)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    data = folder / "data"
-    subprocess.run(
-        [PROGRAMS / "initdb", "-D", data, "-U", "web", "-A", "trust", "-E", "UTF8", "--no-sync"],
-        check=True,
-        user=user,
-        stdout=subprocess.DEVNULL,
-        cwd=folder,
-    )
-    process = subprocess.Popen(
-        [PROGRAMS / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"],
-        user=user,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 30
-        while subprocess.run([PROGRAMS / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]).returncode:
-            assert time.monotonic() < deadline, "PostgreSQL did not come up"
-            time.sleep(0.1)
-        yield f"postgresql://web@127.0.0.1:{port}/postgres"
-    finally:
-        process.terminate()
-        process.wait(20)
-        shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    if not PROGRAMS.exists():
-        pytest.skip(f"{PROGRAMS} is missing: apt-get install postgresql-15")
-    with server() as url:
-        yield url
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database of each kind."""
@@ -144,18 +90,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/web.sqlite"
     address: str = request.getfixturevalue("empty_postgres")
     return address
-
-
-@pytest.fixture
-def empty_postgres(postgres: str) -> str:
-    """That server's database, with nothing in it."""
-    engine = create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.connect() as connection:
-        connection.execute(text("DROP SCHEMA public CASCADE"))
-        connection.execute(text("CREATE SCHEMA public"))
-        connection.commit()
-    engine.dispose()
-    return postgres
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.advice import PoolAdvice, WhatIfAnswer, WhatIfQuestion
+from astraflow.contract.advice import FleetTerms, PoolAdvice, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.evaluations import EvaluationReport
@@ -23,6 +23,7 @@ from astraflow.contract.fleet import (
     Decision,
     FleetStatus,
     Instance,
+    Loss,
     Plan,
     PlanRequest,
     Pool,
@@ -90,6 +91,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_lookups, "trajectory_query"): (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
     (codec_lookups, "group_query"): (GroupQuery, control_plane_pb2.GroupsRequest),
     (codec_lookups, "event_query"): (EventQuery, control_plane_pb2.EventsRequest),
+    (codec_advice, "terms"): (FleetTerms, control_plane_pb2.FleetTerms),
     (codec_fleet, "actor"): (Actor, fleet_plane_pb2.FleetActor),
     (codec_fleet, "spec"): (PoolSpec, fleet_plane_pb2.FleetPoolSpec),
     (codec_fleet, "pool"): (Pool, fleet_plane_pb2.FleetPool),
@@ -98,6 +100,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_fleet, "request"): (PlanRequest, fleet_plane_pb2.PlanChangeRequest),
     (codec_fleet, "plan"): (Plan, fleet_plane_pb2.FleetPlan),
     (codec_fleet, "applied"): (Applied, fleet_plane_pb2.AppliedPlan),
+    (codec_fleet, "loss"): (Loss, fleet_plane_pb2.LostNodes),
     (codec_fleet, "decision"): (Decision, fleet_plane_pb2.FleetDecision),
     (codec_maintenance, "maintainer_status"): (MaintainerStatus, fleet_plane_pb2.FleetMaintainerStatus),
     (codec_maintenance, "orders"): (MaintainerOrders, fleet_plane_pb2.MaintainerOrders),

@@ -39,8 +39,8 @@ MAY: dict[Role, str] = {
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken "
     f"RevokeJoinToken RevokeCredential RejectPlan SetMaintainerMode {POOLS}",
-    Role.AGENT: f"Enroll {READ} Versions DrainNode MintJoinToken RevokeJoinToken RevokeCredential BeatMaintainer "
-    f"KeepTranscript {POOLS}",
+    Role.AGENT: f"Enroll {READ} Versions TellTerms DrainNode MintJoinToken RevokeJoinToken RevokeCredential "
+    f"BeatMaintainer KeepTranscript {POOLS}",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Written down again, by hand: what changes in the table has to be meant."""

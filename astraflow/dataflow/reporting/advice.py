@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.advice import PoolAdvice
+from astraflow.contract.advice import FleetTerms, PoolAdvice
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Json
@@ -12,8 +12,13 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.events import Events
 from astraflow.scaling.observation import Observer
 from astraflow.scaling.options import Spec
+from astraflow.scaling.signals import Signals
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerState
+from astraflow.scaling.terms import limits_of, signals_under, spec_under
+
+TERMS_S = 60.0
+"""What the fleet service told is believed for so long: it says it again every few seconds."""
 
 _KEPT = ("targets", "presents", "trim", "node_groups_per_s", "shut_until")
 """Of the sizer's state, what a restart does not measure anew within minutes."""
@@ -29,6 +34,10 @@ class Advisor:
         self._observer = Observer(spec)
         self._state = SizerState()
         self._tick_at = float("-inf")
+        self._report_at = float("-inf")
+        self._terms: FleetTerms | None = None
+        self._told_at = float("-inf")
+        self._is_due = False
         self._latest: tuple[PoolAdvice, ...] = ()
         saved = journal.saved_state("advice")
         if saved is not None:
@@ -42,22 +51,39 @@ class Advisor:
 
     @property
     def spec(self) -> Spec:
-        """Options and bounds."""
-        return self._spec
+        """Options and bounds: of the configuration, and of the fleet service as long as it says so."""
+        return self._spec if self._terms is None else spec_under(self._spec, self._terms)
+
+    def learn(self, terms: FleetTerms) -> None:
+        """What the fleet service may and would do. What stops or frees a pool is answered with the next report.
+
+        Raises: InvalidInput for terms that cannot be; those before hold.
+        """
+        spec_under(self._spec, terms)
+        self._is_due |= self._terms is None or limits_of(terms) != limits_of(self._terms)
+        self._terms, self._told_at = terms, self._report_at
 
     def observe(self, report: Report) -> None:
         """The next report. A target that moves is noted with its sentence, as durable as any act."""
+        self._report_at = report.at
+        if self._terms is not None and report.at - self._told_at > TERMS_S:
+            self._terms, self._is_due = None, True
+        spec = self.spec
         self._observer.observe(report, ordered_at=self._state.missing_since)
         is_new = {pool.id for pool in report.pools} - {advice.pool for advice in self._latest}
-        if report.at - self._tick_at < self._spec.options.tick_s and not is_new:
+        if report.at - self._tick_at < spec.tick_s and not is_new and not self._is_due:
             return
-        self._tick_at = report.at
-        verdict = decide(self._observer.signals(), self._spec, self._state)
+        self._tick_at, self._is_due = report.at, False
+        verdict = decide(self._signals(), spec, self._state)
         self._state, self._latest = verdict.state, verdict.advice
         for advice in verdict.advice:
             if advice.pool in verdict.moved:
                 self._events.act("target_moved", advice.pool, actor=f"the {advice.policy}", reason=advice.sentence)
         self._journal.touch()
+
+    def _signals(self) -> Signals:
+        measured = self._observer.signals()
+        return measured if self._terms is None else signals_under(measured, self._terms)
 
     def state_dict(self) -> dict[str, Json]:
         """What a restart goes on with."""

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ _INITIAL_SPREAD = 0.02
 _WEIGHTS, _STATE = "weights.npy", "state.json"
 
 
+class Pace(Config):
+    """A change of how fast it trains: what makes a run need more rollouts, or fewer."""
+
+    from_step: int = Field(ge=0)
+    """Holds from the step after so many on, until the next one does."""
+    factor: float = Field(gt=0)
+    """Steps take 1/factor of their usual time."""
+
+
 class ScriptedOptions(Config):
     """How the stand-in behaves."""
 
@@ -37,6 +46,8 @@ class ScriptedOptions(Config):
     """Added to it for each token that the policy wrote in the batch."""
     step_sigma: float = Field(default=0.1, ge=0)
     """Spread of it all: standard deviation of its natural logarithm (log-normal); 0 for always the median."""
+    paces: tuple[Pace, ...] = ()
+    """Demand steps: the last of these that has begun counts; before the first, and without any, the factor is 1."""
     width: int = Field(default=64, ge=1)
     """Size of the tensors: each layer has `4 * width * width + width` elements."""
     layers: int = Field(default=2, ge=1)
@@ -73,7 +84,8 @@ class ScriptedBackend:
         """Walk on and sleep for the rest of the step; the metrics are the batch's own."""
         began = time.monotonic()
         random = np.random.default_rng((self._seed, self._steps + 1, fingerprint(batch)))
-        median_s = self._options.step_s + self._options.token_s * _written(batch)
+        usual_s = self._options.step_s + self._options.token_s * _written(batch)
+        median_s = usual_s / pace(self._options.paces, steps=self._steps)
         duration_s = median_s * random.lognormal(0, self._options.step_sigma)
         self._weights = self._weights + self._stride * random.standard_normal(self._weights.size, dtype=np.float32)
         self._steps += 1
@@ -114,6 +126,16 @@ class ScriptedBackend:
         if weights.dtype != np.float32 or weights.shape != self._weights.shape:
             raise CorruptData(f"{folder / _WEIGHTS} holds {weights.dtype} {weights.shape}, not {self._weights.shape}")
         self._weights, self._steps, self._stride = weights, steps, stride
+
+
+def pace(paces: Sequence[Pace], *, steps: int) -> float:
+    """How many times as fast as usual it trains after so many steps.
+
+    >>> [pace((Pace(from_step=2, factor=1.6), Pace(from_step=4, factor=1.0)), steps=steps) for steps in (1, 2, 3, 4)]
+    [1.0, 1.6, 1.6, 1.0]
+    """
+    begun = [one for one in paces if one.from_step <= steps]
+    return max(begun, key=lambda one: one.from_step).factor if begun else 1.0
 
 
 def fingerprint(batch: Batch) -> int:

@@ -855,6 +855,117 @@ class PoolAdvice(_message.Message):
 Global___PoolAdvice: _TypeAlias = PoolAdvice  # noqa: Y015
 
 @_typing.final
+class PoolTerms(_message.Message):
+    """US dollars, Unix seconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    MIN_NODES_FIELD_NUMBER: _builtins.int
+    MAX_NODES_FIELD_NUMBER: _builtins.int
+    IS_SPOT_FIELD_NUMBER: _builtins.int
+    PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
+    LAUNCH_DELAY_S_FIELD_NUMBER: _builtins.int
+    IS_HELD_FIELD_NUMBER: _builtins.int
+    DOLLARS_PER_HOUR_MAX_FIELD_NUMBER: _builtins.int
+    DOLLARS_PER_DAY_MAX_FIELD_NUMBER: _builtins.int
+    DOLLARS_PER_HOUR_FIELD_NUMBER: _builtins.int
+    DOLLARS_TODAY_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    SHUT_UNTIL_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    mode: _builtins.str
+    """off, advise, up-only, on."""
+    min_nodes: _builtins.int
+    max_nodes: _builtins.int
+    is_spot: _builtins.bool
+    price_per_hour: _builtins.float
+    launch_delay_s: _builtins.float
+    is_held: _builtins.bool
+    dollars_per_hour_max: _builtins.float
+    dollars_per_day_max: _builtins.float
+    dollars_per_hour: _builtins.float
+    dollars_today: _builtins.float
+    failures: _builtins.int
+    shut_until: _builtins.float
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        min_nodes: _builtins.int = ...,
+        max_nodes: _builtins.int = ...,
+        is_spot: _builtins.bool = ...,
+        price_per_hour: _builtins.float = ...,
+        launch_delay_s: _builtins.float = ...,
+        is_held: _builtins.bool = ...,
+        dollars_per_hour_max: _builtins.float | None = ...,
+        dollars_per_day_max: _builtins.float | None = ...,
+        dollars_per_hour: _builtins.float = ...,
+        dollars_today: _builtins.float = ...,
+        failures: _builtins.int = ...,
+        shut_until: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "shut_until", b"shut_until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_held", b"is_held", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "pool", b"pool", "price_per_hour", b"price_per_hour", "shut_until", b"shut_until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dollars_per_day_max: _TypeAlias = _typing.Literal["dollars_per_day_max"]  # noqa: Y015
+    _WhichOneofArgType__dollars_per_day_max: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max"]  # noqa: Y015
+    _WhichOneofReturnType__dollars_per_hour_max: _TypeAlias = _typing.Literal["dollars_per_hour_max"]  # noqa: Y015
+    _WhichOneofArgType__dollars_per_hour_max: _TypeAlias = _typing.Literal["_dollars_per_hour_max", b"_dollars_per_hour_max"]  # noqa: Y015
+    _WhichOneofReturnType__shut_until: _TypeAlias = _typing.Literal["shut_until"]  # noqa: Y015
+    _WhichOneofArgType__shut_until: _TypeAlias = _typing.Literal["_shut_until", b"_shut_until"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_day_max) -> _WhichOneofReturnType__dollars_per_day_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_hour_max) -> _WhichOneofReturnType__dollars_per_hour_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shut_until) -> _WhichOneofReturnType__shut_until | None: ...
+
+Global___PoolTerms: _TypeAlias = PoolTerms  # noqa: Y015
+
+@_typing.final
+class FleetTerms(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOLS_FIELD_NUMBER: _builtins.int
+    IS_KILLED_FIELD_NUMBER: _builtins.int
+    DOLLARS_PER_HOUR_MAX_FIELD_NUMBER: _builtins.int
+    DOLLARS_PER_DAY_MAX_FIELD_NUMBER: _builtins.int
+    DOLLARS_TODAY_FIELD_NUMBER: _builtins.int
+    is_killed: _builtins.bool
+    dollars_per_hour_max: _builtins.float
+    dollars_per_day_max: _builtins.float
+    dollars_today: _builtins.float
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolTerms]: ...
+    def __init__(
+        self,
+        *,
+        pools: _abc.Iterable[Global___PoolTerms] | None = ...,
+        is_killed: _builtins.bool = ...,
+        dollars_per_hour_max: _builtins.float | None = ...,
+        dollars_per_day_max: _builtins.float | None = ...,
+        dollars_today: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "is_killed", b"is_killed", "pools", b"pools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dollars_per_day_max: _TypeAlias = _typing.Literal["dollars_per_day_max"]  # noqa: Y015
+    _WhichOneofArgType__dollars_per_day_max: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max"]  # noqa: Y015
+    _WhichOneofReturnType__dollars_per_hour_max: _TypeAlias = _typing.Literal["dollars_per_hour_max"]  # noqa: Y015
+    _WhichOneofArgType__dollars_per_hour_max: _TypeAlias = _typing.Literal["_dollars_per_hour_max", b"_dollars_per_hour_max"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_day_max) -> _WhichOneofReturnType__dollars_per_day_max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_hour_max) -> _WhichOneofReturnType__dollars_per_hour_max | None: ...
+
+Global___FleetTerms: _TypeAlias = FleetTerms  # noqa: Y015
+
+@_typing.final
 class WhatIfRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

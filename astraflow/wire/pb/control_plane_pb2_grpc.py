@@ -110,6 +110,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.RevokeCredentialRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.ControlReply.FromString,
                 _registered_method=True)
+        self.TellTerms = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/TellTerms',
+                request_serializer=control__plane__pb2.FleetTerms.SerializeToString,
+                response_deserializer=control__plane__pb2.ControlReply.FromString,
+                _registered_method=True)
         self.WhatIf = channel.unary_unary(
                 '/astraflow.v1.ControlPlane/WhatIf',
                 request_serializer=control__plane__pb2.WhatIfRequest.SerializeToString,
@@ -219,9 +224,16 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def WhatIf(self, request, context):
+    def TellTerms(self, request, context):
         """What the sizer would have advised over the kept reports, under other bounds and options.
+        What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WhatIf(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -302,6 +314,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'RevokeCredential': grpc.unary_unary_rpc_method_handler(
                     servicer.RevokeCredential,
                     request_deserializer=control__plane__pb2.RevokeCredentialRequest.FromString,
+                    response_serializer=control__plane__pb2.ControlReply.SerializeToString,
+            ),
+            'TellTerms': grpc.unary_unary_rpc_method_handler(
+                    servicer.TellTerms,
+                    request_deserializer=control__plane__pb2.FleetTerms.FromString,
                     response_serializer=control__plane__pb2.ControlReply.SerializeToString,
             ),
             'WhatIf': grpc.unary_unary_rpc_method_handler(
@@ -715,6 +732,33 @@ class ControlPlane:
             target,
             '/astraflow.v1.ControlPlane/RevokeCredential',
             control__plane__pb2.RevokeCredentialRequest.SerializeToString,
+            control__plane__pb2.ControlReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TellTerms(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/TellTerms',
+            control__plane__pb2.FleetTerms.SerializeToString,
             control__plane__pb2.ControlReply.FromString,
             options,
             channel_credentials,

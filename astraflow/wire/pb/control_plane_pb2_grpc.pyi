@@ -39,8 +39,11 @@ class ControlPlaneStub:
     """Who may join: see the end of this file."""
     RevokeJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeJoinTokenRequest, _control_plane_pb2.ControlReply]
     RevokeCredential: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeCredentialRequest, _control_plane_pb2.ControlReply]
+    TellTerms: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.FleetTerms, _control_plane_pb2.ControlReply]
+    """What the sizer would have advised over the kept reports, under other bounds and options.
+    What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
+    """
     WhatIf: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.WhatIfRequest, _control_plane_pb2.WhatIfReply]
-    """What the sizer would have advised over the kept reports, under other bounds and options."""
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """Watches and steers a run. Served by dataflow, never on the path of data or weights."""
@@ -159,11 +162,20 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]: ...
 
     @_abc_1.abstractmethod
+    def TellTerms(
+        self,
+        request: _control_plane_pb2.FleetTerms,
+        context: _aio.ServicerContext[_control_plane_pb2.FleetTerms, _abc.Awaitable[_control_plane_pb2.ControlReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]:
+        """What the sizer would have advised over the kept reports, under other bounds and options.
+        What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
+        """
+
+    @_abc_1.abstractmethod
     def WhatIf(
         self,
         request: _control_plane_pb2.WhatIfRequest,
         context: _aio.ServicerContext[_control_plane_pb2.WhatIfRequest, _abc.Awaitable[_control_plane_pb2.WhatIfReply]],
-    ) -> _abc.Awaitable[_control_plane_pb2.WhatIfReply]:
-        """What the sizer would have advised over the kept reports, under other bounds and options."""
+    ) -> _abc.Awaitable[_control_plane_pb2.WhatIfReply]: ...
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _aio.Server) -> None: ...

@@ -177,6 +177,7 @@ class FleetPool(_message.Message):
     BREAKER_UNTIL_FIELD_NUMBER: _builtins.int
     LAST_CHANGE_AT_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
+    CAN_LOSE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     target: _builtins.int
     usd_per_hour: _builtins.float
@@ -187,6 +188,8 @@ class FleetPool(_message.Message):
     hold_reason: _builtins.str
     breaker_until: _builtins.float
     last_change_at: _builtins.float
+    can_lose: _builtins.bool
+    """Whether LoseNodes works here."""
     @_builtins.property
     def spec(self) -> Global___FleetPoolSpec: ...
     @_builtins.property
@@ -211,10 +214,11 @@ class FleetPool(_message.Message):
         breaker_until: _builtins.float | None = ...,
         last_change_at: _builtins.float | None = ...,
         simulated: _abc.Iterable[_builtins.str] | None = ...,
+        can_lose: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "hold_reason", b"hold_reason", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_lose", b"can_lose", "hold_reason", b"hold_reason", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
     _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015
@@ -687,6 +691,57 @@ class SetKillSwitchRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetKillSwitchRequest: _TypeAlias = SetKillSwitchRequest  # noqa: Y015
+
+@_typing.final
+class LoseNodesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POOL_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    MUTATION_FIELD_NUMBER: _builtins.int
+    pool: _builtins.str
+    share: _builtins.float
+    """Of the nodes that work; at least one is lost."""
+    @_builtins.property
+    def mutation(self) -> Global___FleetMutation: ...
+    def __init__(
+        self,
+        *,
+        pool: _builtins.str = ...,
+        share: _builtins.float = ...,
+        mutation: Global___FleetMutation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mutation", b"mutation", "pool", b"pool", "share", b"share"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoseNodesRequest: _TypeAlias = LoseNodesRequest  # noqa: Y015
+
+@_typing.final
+class LostNodes(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def decision(self) -> Global___FleetDecision: ...
+    @_builtins.property
+    def lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        decision: Global___FleetDecision | None = ...,
+        lost: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "lost", b"lost"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LostNodes: _TypeAlias = LostNodes  # noqa: Y015
 
 @_typing.final
 class InstancesRequest(_message.Message):

@@ -71,6 +71,11 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.SetKillSwitchRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
+        self.LoseNodes = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/LoseNodes',
+                request_serializer=fleet__plane__pb2.LoseNodesRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.LostNodes.FromString,
+                _registered_method=True)
         self.Instances = channel.unary_unary(
                 '/astraflow.v1.FleetPlane/Instances',
                 request_serializer=fleet__plane__pb2.InstancesRequest.SerializeToString,
@@ -173,6 +178,13 @@ class FleetPlaneServicer:
 
     def SetKillSwitch(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoseNodes(self, request, context):
+        """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -287,6 +299,11 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     servicer.SetKillSwitch,
                     request_deserializer=fleet__plane__pb2.SetKillSwitchRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
+            ),
+            'LoseNodes': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoseNodes,
+                    request_deserializer=fleet__plane__pb2.LoseNodesRequest.FromString,
+                    response_serializer=fleet__plane__pb2.LostNodes.SerializeToString,
             ),
             'Instances': grpc.unary_unary_rpc_method_handler(
                     servicer.Instances,
@@ -535,6 +552,33 @@ class FleetPlane:
             '/astraflow.v1.FleetPlane/SetKillSwitch',
             fleet__plane__pb2.SetKillSwitchRequest.SerializeToString,
             fleet__plane__pb2.FleetDecision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoseNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/LoseNodes',
+            fleet__plane__pb2.LoseNodesRequest.SerializeToString,
+            fleet__plane__pb2.LostNodes.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,8 @@ class FleetPlaneStub:
     HoldPool: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.HoldPoolRequest, _fleet_plane_pb2.FleetDecision]
     Escalate: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.EscalateRequest, _fleet_plane_pb2.FleetDecision]
     SetKillSwitch: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetKillSwitchRequest, _fleet_plane_pb2.FleetDecision]
+    LoseNodes: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.LoseNodesRequest, _fleet_plane_pb2.LostNodes]
+    """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins."""
     Instances: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.InstancesRequest, _fleet_plane_pb2.InstancesReply]
     """Newest first."""
     Decisions: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.DecisionsRequest, _fleet_plane_pb2.DecisionsReply]
@@ -101,6 +103,14 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.SetKillSwitchRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.SetKillSwitchRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
+
+    @_abc_1.abstractmethod
+    def LoseNodes(
+        self,
+        request: _fleet_plane_pb2.LoseNodesRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.LoseNodesRequest, _abc.Awaitable[_fleet_plane_pb2.LostNodes]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.LostNodes]:
+        """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins."""
 
     @_abc_1.abstractmethod
     def Instances(

@@ -96,6 +96,8 @@ class NodePlan:
     """What runs gets so long to end when the instance is retired without having been drained."""
     dead_man_s: float = 900.0
     """Without an answer from dataflow for so long, the node ends by itself."""
+    usd_per_hour: float = 0.0
+    """What the instance costs by its quote, for the node to say when it joins; 0 when unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +218,14 @@ class Rehearsing(Protocol):
         """What it says to that, for people; starts nothing. Raises: ProviderError when it would not be."""
 
 
+@runtime_checkable
+class Breakable(Protocol):
+    """What a provider of machines that only stand for some can do besides: let them fail on somebody's word."""
+
+    async def lose(self, launch_id: str) -> None:
+        """End it at once and without a word, as when a machine fails. What is gone already stays so."""
+
+
 def fingerprint(spec: LaunchSpec) -> str:
     """Of what is asked for, without the token and the expiry, which may differ when it is asked for again."""
     said = {
@@ -241,5 +251,6 @@ def join_arguments(spec: LaunchSpec, launch_id: str, *, preemption: str = "") ->
     arguments += ["--engine", node.engine] if node.engine else []
     arguments += ["--capacity", str(node.capacity)] if node.capacity is not None else []
     arguments += ["--drain-s", f"{node.drain_s:g}", "--dead-man-s", f"{node.dead_man_s:g}"]
+    arguments += ["--price-per-hour", f"{node.usd_per_hour:g}"] if node.usd_per_hour else []
     arguments += ["--preemption", preemption] if preemption else []
     return tuple(arguments)

@@ -104,6 +104,11 @@ class LocalProcess:
             is_going = await asyncio.to_thread(self._folders.retire, launch_id) == "going"
         return Retired.GOING if is_going else Retired.GONE
 
+    async def lose(self, launch_id: str) -> None:
+        """Kill the machine and all that runs on it. A fault that is simulated, on somebody's word."""
+        with _explained():
+            await asyncio.to_thread(self._folders.lose, launch_id)
+
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         """Read the folders; those of machines that are long gone are removed."""
         found = await asyncio.to_thread(lambda: list(self._folders.all()))

@@ -122,6 +122,13 @@ class MachineFolders:
             _signal_group(note["pid"], signal.SIGKILL if is_overdue else signal.SIGTERM)
         return "going"
 
+    def lose(self, launch_id: str) -> None:
+        """Kill the machine and all that runs on it, as if it had failed; its folder says nothing of it."""
+        place = self._place(launch_id)
+        note = _read(place / NOTE)
+        if "pid" in note and _is_held(place):
+            _signal_group(note["pid"], signal.SIGKILL)
+
     def seen(self, launch_id: str) -> dict[str, Any] | None:
         """Its order, and `state`, `notice_at` and `message` as they are now; None where there is no folder."""
         self.reap()

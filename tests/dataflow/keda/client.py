@@ -1,21 +1,22 @@
-"""KEDA's side in a process of its own: `python client.py GENERATED ADDRESS POOL`, one JSON object out.
+"""KEDA's side in a process of its own: `client.py GENERATED ADDRESS POOL [CA [CERTIFICATE KEY]]`, a JSON object out.
 
 It uses nothing of AstraFlow: its messages are generated from the proto beside it.
 """
 
 import json
 import sys
+from pathlib import Path
 
 import grpc
 
 
-def main(generated: str, address: str, pool: str) -> None:
+def main(generated: str, address: str, pool: str, *pem: str) -> None:
     sys.path.insert(0, generated)
     import externalscaler_pb2 as pb  # type: ignore[import-not-found]  # generated into the folder given
     import externalscaler_pb2_grpc as services  # type: ignore[import-not-found]
 
     said: dict[str, object] = {}
-    with grpc.insecure_channel(address) as channel:
+    with _channel(address, pem) as channel:
         scaler = services.ExternalScalerStub(channel)
         scaled = pb.ScaledObjectRef(name="nodes", namespace="runs", scalerMetadata={"pool": pool} if pool else {})
         try:
@@ -35,6 +36,14 @@ def main(generated: str, address: str, pool: str) -> None:
         except grpc.RpcError as problem:
             said["code"], said["details"] = problem.code().name, problem.details()
     print(json.dumps(said))  # noqa: T201 (whoever started it reads this)
+
+
+def _channel(address: str, pem: tuple[str, ...]) -> grpc.Channel:
+    """pem: paths of an authority, and of the certificate and key to show, as far as there are."""
+    if not pem:
+        return grpc.insecure_channel(address)
+    ca, certificate, key = [Path(path).read_bytes() for path in pem] + [None] * (3 - len(pem))
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, certificate))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
 from astraflow.contract.access import JoinToken
-from astraflow.contract.advice import Mode
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.advice import FleetTerms, Mode
+from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
@@ -19,6 +19,7 @@ from astraflow.runtime.database import Database
 from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.desk import Desk
+from maintainer.fleet.faults import Faults
 from maintainer.fleet.fleet import Fleet
 from maintainer.fleet.follower import Follower
 from maintainer.fleet.launch_ids import LaunchIds
@@ -29,6 +30,7 @@ from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.replies import Replies
 from maintainer.fleet.switch_file import SwitchFile
 from tests import make
 from tests.fakes.clock import ManualClock
@@ -78,9 +80,16 @@ class Run:
         self.minted: dict[str, tuple[str, str, float]] = {}
         """Role, pool and seconds of the latest token of each name."""
         self.revoked: list[str] = []
+        self.terms: FleetTerms | None = None
+        """What it was told last."""
 
     async def watch_report(self) -> AsyncIterator[Report]:
         yield self.report()
+
+    async def tell_terms(self, terms: FleetTerms) -> None:
+        if self.is_away:
+            raise Unavailable("dataflow is away")
+        self.terms = terms
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         self.drained[node.removesuffix(".1")] = actor
@@ -147,7 +156,9 @@ class Parts:
             run="run-1",
             join_address="127.0.0.1:1",
         )
-        self.desk = Desk(self.fleet)
+        replies = Replies(self.fleet)
+        self.desk = Desk(self.fleet, replies)
+        self.faults = Faults(self.fleet, replies)
         self.proposals = Proposals(self.fleet, self.desk)
         self.liaison = Liaison(self.fleet, self.desk, database)
         self.actuator = Actuator(self.fleet, run)

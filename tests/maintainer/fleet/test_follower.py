@@ -9,7 +9,7 @@ from astraflow.contract.advice import Mode, PoolAdvice, Reason
 from astraflow.contract.ids import NodeId
 from maintainer.fleet.observation import Advice, reported_advice
 from tests import make
-from tests.maintainer.fleet.parts import POOL, Parts, build, spec
+from tests.maintainer.fleet.parts import ALICE, POOL, Parts, build, spec
 
 pytestmark = pytest.mark.anyio
 
@@ -122,15 +122,16 @@ async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
 
 
 async def test_what_the_guard_refuses_is_in_the_journal_once(tmp_path: Path) -> None:
-    parts = await build(tmp_path, envelope={"nodes": 100, "changes_per_hour": 1, "cool_down_s": 0.0})
-    advise(parts, 2)
-    await parts.pass_time(60.0)
+    parts = await build(tmp_path)
     advise(parts, 3)
+    await parts.pass_time(60.0)
+    await parts.desk.hold(POOL, minutes=15, actor=ALICE, key="h", reason="a test")
+    advise(parts, 2)
     await parts.pass_time(600.0)
-    assert await kinds(parts) == ["refuse", "apply"]
-    assert parts.states() == {"ready": 2}
-    await parts.pass_time(3600.0, tick_s=30.0)
+    assert await kinds(parts) == ["refuse", "hold", "apply"]
     assert parts.states() == {"ready": 3}
+    await parts.pass_time(600.0, tick_s=30.0)
+    assert parts.states() == {"ready": 2}
 
 
 async def test_a_pool_is_brought_to_its_smallest_size(tmp_path: Path) -> None:

@@ -182,6 +182,12 @@ def test_changes_wait_for_the_one_before_to_take_effect() -> None:
     assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
 
 
+def test_the_rule_keeps_its_own_pace() -> None:
+    seen = situation(changed_at=(NOW - 4, NOW - 3, NOW - 2, NOW - 1))
+    assert codes(seen, proposal(seen, 9)) == {"rate", "cool_down"}
+    assert codes(seen, proposal(seen, 9, role=Role.RULE)) == set()
+
+
 def test_lost_nodes_are_replaced_without_waiting() -> None:
     seen = situation(5, target=8, rule_target=8, changed_at=(NOW - 3, NOW - 2, NOW - 1.5, NOW - 1))
     assert said(seen, proposal(seen, 8)) is Verdict.ALLOWED

@@ -8,19 +8,31 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
-from sqlmodel import Session, SQLModel, text
+from sqlmodel import Session, SQLModel
+from sqlmodel import text as statement
 
 from astraflow.contract.errors import Conflict, InvalidInput
+from astraflow.contract.fleet import KillScope
 from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
+from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.records import PoolRecord
-from tests.maintainer.fleet.parts import POOL, START, spec
+from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path) -> None:
-    open_ledger(tmp_path).close()
-    engine = create_engine(f"sqlite:///{tmp_path / 'fleet.sqlite'}")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'fleet.sqlite'}"
+    address: str = request.getfixturevalue("empty_postgres")
+    return address
+
+
+async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path, url: str) -> None:
+    open_ledger(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
         ours = {name for name in SQLModel.metadata.tables if name.startswith("fleet_")}
         context = MigrationContext.configure(
@@ -29,14 +41,14 @@ async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path
         differences = [found for found in compare_metadata(context, SQLModel.metadata) if "fleet_" in repr(found)]
     engine.dispose()
     assert differences == []
-    assert len(ours) == 9
+    assert len(ours) == 10
 
 
 async def test_every_commit_is_on_the_disk_before_it_is_answered(tmp_path: Path) -> None:
     database = open_ledger(tmp_path)
 
     def pragma(session: Session, name: str) -> object:
-        return session.connection().execute(text(f"PRAGMA {name}")).scalar()
+        return session.connection().execute(statement(f"PRAGMA {name}")).scalar()
 
     assert database.do_now(lambda session: pragma(session, "synchronous")) == 2
     assert database.do_now(lambda session: pragma(session, "journal_mode")) == "wal"
@@ -59,8 +71,51 @@ async def test_a_database_that_cannot_be_used_is_refused_without_its_password(tm
     assert "secret" not in str(caught.value)
 
 
-async def test_a_caller_that_gives_up_leaves_memory_and_disk_alike(tmp_path: Path) -> None:
-    database = open_ledger(tmp_path)
+async def test_whoever_starts_last_writes_the_ledger_and_the_one_before_ends(tmp_path: Path, url: str) -> None:
+    database, other = open_ledger(tmp_path, url), open_ledger(tmp_path, url)
+    first, second = await Ledger(database).load(now=START), await Ledger(other).load(now=START)
+    pool = PoolRecord(spec=spec(), version=1, target=0)
+    await first.own()
+    await first.change(lambda _: (Changes(pools=(pool,)), None))
+    await second.own()
+    with pytest.raises(Conflict, match="one service writes it at a time"):
+        await first.change(lambda _: (Changes(pools=(replace(pool, version=2),)), None))
+    with pytest.raises(Conflict, match="one service writes it at a time"):
+        await first.check_owner()
+    assert first.pools[POOL].version == 1
+    await second.check_owner()
+    await second.change(lambda _: (Changes(pools=(replace(pool, version=3),)), None))
+    assert (await Ledger(database).load(now=START)).pools[POOL].version == 3
+    database.close()
+    other.close()
+
+
+async def test_everything_that_is_kept_is_read_as_it_was_written(tmp_path: Path, url: str) -> None:
+    parts = await build(tmp_path, database=open_ledger(tmp_path, url))
+    await parts.want(3)
+    await parts.pass_time(90.0)
+    await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028")
+    await parts.desk.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
+    await parts.fleet.see(parts.ledger.alive()[0].id, Sight.PENDING)
+    kept = await Ledger(parts.database).load(now=parts.clock.wall())
+    assert (kept.pools, kept.records, kept.switch) == (parts.ledger.pools, parts.ledger.records, parts.ledger.switch)
+    assert kept.next_decision == parts.ledger.next_decision
+    page, has_older = await kept.instances(pool=POOL, with_gone=True, before="", limit=2)
+    assert ([record.id for record in page], has_older) == (sorted(kept.records, reverse=True)[:2], True)
+    parts.database.close()
+
+
+@pytest.mark.parametrize("text", ["nul \x00 inside", "half of a pair \ud800"])
+async def test_what_a_database_cannot_keep_is_refused_before_it_is_tried(tmp_path: Path, url: str, text: str) -> None:
+    parts = await build(tmp_path, database=open_ledger(tmp_path, url))
+    with pytest.raises(InvalidInput, match="text"):
+        await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason=text)
+    assert (await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason="fine")).kind == "hold"
+    parts.database.close()
+
+
+async def test_a_caller_that_gives_up_leaves_memory_and_disk_alike(tmp_path: Path, url: str) -> None:
+    database = open_ledger(tmp_path, url)
     ledger = await Ledger(database).load(now=START)
     pool = PoolRecord(spec=spec(), version=1, target=0)
     for version in range(2, 40):

@@ -58,3 +58,31 @@ def test_the_usual_life() -> None:
 def test_an_instance_is_counted_or_leaving_or_gone() -> None:
     assert {*COUNTED, *LEAVING, State.GONE} == set(State)
     assert set(ALIVE) == set(State) - {State.GONE}
+
+
+@given(st.lists(st.sampled_from(Sight)))
+def test_every_suspect_can_go_in_peace_and_every_life_can_end(sights: list[Sight]) -> None:
+    for start in State:
+        state = start
+        for sight in sights:
+            state = after(state, sight)
+        if state is State.SUSPECT:
+            assert after(state, Sight.DRAIN) is State.DRAINING
+        assert after(state, Sight.RETIRE) in (State.RETIRING, State.GONE)
+        assert after(after(state, Sight.RETIRE), Sight.RETIRED) is State.GONE
+
+
+SUSPECTS = {
+    (State.INTENDED, Sight.GOING): State.RETIRING,
+    (State.READY, Sight.PENDING): State.SUSPECT,
+    (State.RUNNING, Sight.PENDING): State.SUSPECT,
+    (State.SUSPECT, Sight.PENDING): State.SUSPECT,
+    (State.SUSPECT, Sight.TAKEN): State.SUSPECT,
+}
+"""What does not fit, and what is near to it; every other pair has a line in the table."""
+
+
+def test_what_becomes_suspect_is_written_down() -> None:
+    found = {(state, sight) for state in State for sight in Sight if after(state, sight) is State.SUSPECT}
+    assert found == {pair for pair, state in SUSPECTS.items() if state is State.SUSPECT}
+    assert all(after(*pair) is state for pair, state in SUSPECTS.items())

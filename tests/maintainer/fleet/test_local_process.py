@@ -16,6 +16,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
+    Breakable,
     Capacity,
     Invalid,
     LaunchSpec,
@@ -106,6 +107,20 @@ async def test_a_machine_that_is_killed_says_nothing_and_is_gone(world: LocalWor
     os.kill(world.pid(launch), signal.SIGKILL)  # the machine's own process: its node holds the lock still
     assert (await provider.describe(handle)).state is not State.GONE
     await retire(world, provider, launch)
+    assert (await provider.describe(handle)).state is State.GONE
+
+
+async def test_a_machine_that_is_lost_ends_at_once_with_all_that_runs_on_it(world: LocalWorld) -> None:
+    provider, launch = await world.provider(), launch_id()
+    assert isinstance(provider, Breakable)
+    handle = await provider.launch(world.spec(), launch)
+    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+    group = world.pid(launch)
+    await provider.lose(launch)
+    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+    assert [pid for pid in members(group) if state_of(pid) not in ("Z", "")] == []
+    await provider.lose(launch)
+    await provider.lose("01NEVER")
     assert (await provider.describe(handle)).state is State.GONE
 
 

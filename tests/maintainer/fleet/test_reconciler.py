@@ -6,6 +6,7 @@ import pytest
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import InstanceState, LaunchId
+from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
@@ -277,6 +278,30 @@ async def test_an_instance_that_goes_backwards_is_suspect_and_costs_on(tmp_path:
     await parts.pass_time(70.0)
     assert parts.states() == {"ready": 1}
     assert parts.ledger.alive()[0].id == record.id
+
+
+async def test_an_instance_that_stays_suspect_is_drained_and_replaced(tmp_path: Path) -> None:
+    parts = await running(tmp_path, 2)
+    odd, other = (record.id for record in parts.ledger.alive())
+    await parts.fleet.see(odd, Sight.PENDING)  # its provider says that it boots, again
+    since = parts.clock.wall()
+    assert parts.states() == {"ready": 1, "suspect": 1}
+    assert parts.ledger.records[odd].suspect_at == since
+    again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
+    parts.clock.advance(299.0)
+    parts.run.is_away = True
+    await again.reconciler.observe()
+    assert again.states() == {"ready": 1, "suspect": 1}
+    parts.clock.advance(2.0)
+    await again.reconciler.observe()
+    assert again.states() == {"ready": 1, "draining": 1}
+    assert again.ledger.records[odd].suspect_at is None
+    assert again.ledger.records[odd].instance.message == "what is seen of it has not fit for 301 s"
+    again.run.is_away = False
+    await again.pass_time(120.0)
+    assert again.states() == {"ready": 2}
+    assert odd not in {record.id for record in again.ledger.alive()}
+    assert other in {record.id for record in again.ledger.alive()}
 
 
 async def test_a_list_that_lags_makes_nothing_missing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from tests.snapshots import snapshot_of
 from tests.suites.backend_suite import BackendSuite
 
 
-def scripted(*, seed: int = 0, **options: float) -> Backend:
+def scripted(*, seed: int = 0, **options: Any) -> Backend:
     return backends.build({"kind": "scripted", "step_s": 0.0, **options}, {"kind": "scripted"}, {}, seed=seed)
 
 
@@ -134,3 +135,21 @@ def test_rounding_to_bf16_takes_the_nearest_and_ties_to_even() -> None:
         "0x0",
         "0x8000",
     ]
+
+
+def test_its_pace_changes_at_the_steps_that_were_asked_for_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    paces = [{"from_step": 4, "factor": 0.5}, {"from_step": 2, "factor": 2.0}]
+    options: dict[str, Any] = {"step_s": 1000.0, "step_sigma": 0.0, "paces": paces}
+    backend = scripted(**options)
+    for step in range(3):
+        backend.step(make.batch(step))
+    backend.save(tmp_path)
+    again = scripted(**options)
+    again.load(tmp_path)
+    for step in range(3, 6):
+        again.step(make.batch(step))
+    assert slept == pytest.approx([1000.0, 1000.0, 500.0, 500.0, 2000.0, 2000.0], rel=0.01)
