@@ -52,6 +52,9 @@ class WeightsConfig(Config):
     linger_s: float = Field(default=30.0, ge=0)
     """Bits of a version that is no longer the newest stay in memory this long after somebody read them, so that a
     reader in full may take longer than a version lasts, break off and resume."""
+    parts_wait_s: float = Field(default=60.0, gt=0)
+    """When nothing has come for this long of a version that several publishers send in parts, the parts that are there
+    are let go of, and their publishers told to send them again."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)
