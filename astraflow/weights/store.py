@@ -184,7 +184,9 @@ def opened(
         except OSError as problem:
             raise InvalidInput(f"weights cannot be kept in {directory}: {problem.strerror}") from problem
         sweep()
-        keep = stack.enter_context(closing(keeps.build(config.keep_in, directory)))
+        keep = keeps.build(config.keep_in, directory)
+        keep.claim()
+        stack.enter_context(closing(keep))
         directs = DirectDeltas(count=config.direct_deltas, size_bytes=config.direct_bytes)
         stack.enter_context(closing(directs))
         yield WeightStore(keep, config, clock or SystemClock(), directs, trusted, follows=follows)
