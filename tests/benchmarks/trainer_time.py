@@ -56,7 +56,7 @@ async def run(chosen: argparse.Namespace) -> None:
     for every in chosen.probe_every:
         with tempfile.TemporaryDirectory() as folder:
             value = every if every.isdecimal() else f'"{every}"'
-            options = ("--no-web", "--set", f"trainer.probe_every={value}", "--set", "stop.steps=1000000")
+            options = ("--no-web", "--set", f"trainer.probe_every={value}", "--set", "stop.reward=1000")
             async with running("reverse", Path(folder) / "run", *options) as demo:
                 await demo.until(lambda report: bool(report.streams))
                 sys.stdout.write(f"{every:>12}{await measure(demo, chosen.steps)}")

@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,8 @@ asyncio.run(serve(config, listen=listen, directory=Path(sys.argv[1]), stop=async
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 VERSIONS = 40
+GIVE_UP_S = 30.0
+"""What hangs longer than that is told with what it waits for."""
 
 
 class KillableStore:
@@ -93,14 +96,16 @@ async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, ki
             publishing = tasks.create_task(publish(snapshots, acknowledged))
             following = tasks.create_task(_follow(client))
             for _ in range(KILLS):
-                await acknowledged.wait()
+                async with asyncio.timeout(GIVE_UP_S):
+                    await acknowledged.wait()
                 await asyncio.sleep(random.uniform(0, 0.02))  # any moment of a publish, not the one between two
                 await store.kill()
                 await store.start()
                 acknowledged.clear()
 
             await publishing
-            followed = await following
+            async with asyncio.timeout(GIVE_UP_S):
+                followed = await following
             kept = await client.versions(POLICY)
     finally:
         await store.kill()
@@ -170,11 +175,14 @@ async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: a
 
 async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
     """One that the store has let go: it keeps the newest version only, once nobody reads the one before."""
-    while True:
+    give_up_at = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < give_up_at:
         for buffer in buffers:
             if buffer.reclaim():
                 return buffer
         await asyncio.sleep(0.001)
+    inodes = [Path(buffer.file.path).stat().st_ino for buffer in buffers]
+    raise AssertionError(f"the store lets go of neither buffer: inodes {inodes} in\n{Path('/proc/locks').read_text()}")
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:
