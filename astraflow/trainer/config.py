@@ -30,7 +30,7 @@ class TrainerConfig(Config):
     publish: PublishConfig = PublishConfig()
     """How versions are handed over."""
     probe_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Every so many versions carries a probe, by which engines prove what they loaded. `auto`: as often as half a
+    """Every so many versions carries a probe, by which engines prove what they loaded. `auto`: as often as 0.3
     percent of the training's time pays for, which is every version where steps are long."""
     max_steps: int | None = Field(default=None, ge=0)
     """Stop by itself after that many steps since the run began; unlimited when absent."""

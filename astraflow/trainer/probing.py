@@ -6,8 +6,8 @@ from astraflow.contract.ids import Version
 
 ProbeEvery: TypeAlias = int | Literal["auto"]
 
-SHARE = 0.005
-"""Of the training's time, what probes may take by default: half of what weights may cost altogether."""
+SHARE = 0.003
+"""Of the training's time, what probes may take by default: a third of what weights may cost altogether."""
 
 
 class ProbeSchedule:

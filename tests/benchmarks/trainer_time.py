@@ -57,7 +57,7 @@ async def run(chosen: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             value = every if every.isdecimal() else f'"{every}"'
             options = ("--no-web", "--set", f"trainer.probe_every={value}", "--set", "stop.reward=1000")
-            async with running("reverse", Path(folder) / "run", *options) as demo:
+            async with running("reverse", Path(folder) / "run", *options, gone_within_s=30.0) as demo:
                 await demo.until(lambda report: bool(report.streams))
                 sys.stdout.write(f"{every:>12}{await measure(demo, chosen.steps)}")
                 sys.stdout.flush()
