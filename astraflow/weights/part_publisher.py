@@ -74,7 +74,7 @@ class PartPublisher:
         """The way from the same part of the version before, if that is smaller."""
         if self._base is None or not has_same_layout(self._base[0], own):
             return None
-        delta = encode_delta(*self._base, own, bits, workers=self._codec_threads)
+        delta = encode_delta(*self._base, own, bits, workers=self._codec_threads).data
         return delta if len(delta) < own.size_bytes else None
 
     def _files(self, own: Manifest, bits: Buffer, delta: bytes | None) -> Iterator["_File"]:
