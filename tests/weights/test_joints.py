@@ -1,6 +1,7 @@
 """Versions that come in parts: whole and proven, or not at all."""
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.weights import Chunk, Dtype, Manifest, Part, Transfer, TransferKind
+from astraflow.weights import shared
 from astraflow.weights.chunks import announced, split, transfer_of
 from astraflow.weights.delta import encode_delta
+from astraflow.weights.gathering import ComingPart
 from astraflow.weights.part_publisher import PartPublisher, PartStats
 from astraflow.weights.parts import part_manifest, part_of, shared_out
-from astraflow.weights.shared import PREFIX, SHARED_FOLDER
 from astraflow.weights.tensors import Buffer, SnapshotTensors, lay_out
 from tests.fakes.clock import ManualClock
 from tests.weights import versions
@@ -37,6 +39,29 @@ def history(count: int) -> list[SnapshotTensors]:
     while len(found) < count:
         found.append(stepped(found[-1], len(found)))
     return found
+
+
+PLACED: list[ComingPart] = []
+"""Parts that a store has in their places."""
+
+
+@pytest.fixture(autouse=True)
+def placing(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = ComingPart.place
+
+    def noted(part: ComingPart) -> None:
+        place(part)
+        PLACED.append(part)
+
+    monkeypatch.setattr(ComingPart, "place", noted)
+
+
+@pytest.fixture(autouse=True)
+def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A corner of shared memory in which nobody else does anything."""
+    with tempfile.TemporaryDirectory(dir=shared.SHARED_FOLDER, prefix="test-") as folder:
+        monkeypatch.setattr(shared, "SHARED_FOLDER", Path(folder))
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -77,9 +102,12 @@ async def held_up(
     client: WeightPlaneClient, manifest: Manifest, buffer: Buffer, parts: Iterable[Part]
 ) -> AsyncIterator[list[asyncio.Task[bool]]]:
     """Publishers that have sent their parts and wait for the others."""
+    before = len(PLACED)
     sending = [asyncio.create_task(send(client, manifest, buffer, part)) for part in parts]
     try:
-        await asyncio.sleep(0.1)  # over a real connection; what is shown does not depend on it
+        while len(PLACED) < before + len(sending):  # noqa: ASYNC110 (in the store's threads)
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.05)  # until its event loop has heard of it
         yield sending
     finally:
         for one in sending:
@@ -112,11 +140,10 @@ async def test_parts_travel_as_deltas_on_the_same_parts_of_the_version_before(cl
 
 
 async def test_when_a_part_does_not_come_the_others_are_told_which_and_nothing_is_left(
-    client: WeightPlaneClient, clock: ManualClock
+    client: WeightPlaneClient, clock: ManualClock, shared_folder: Path
 ) -> None:
     manifest, buffer = layout(snapshot())
     first, middle, last = parts_of(manifest)
-    before = set(SHARED_FOLDER.glob(f"{PREFIX}*"))
     async with held_up(client, manifest, buffer, [first, last]) as waiting:
         clock.advance(CONFIG.parts_wait_s + 1)
         with pytest.raises(Unavailable, match=f"bytes {middle.offset} to {middle.end} of solver version 0 did not"):
@@ -124,7 +151,7 @@ async def test_when_a_part_does_not_come_the_others_are_told_which_and_nothing_i
         with pytest.raises(Unavailable):
             await waiting[1]
     assert await client.versions(POLICY) == ()
-    assert set(SHARED_FOLDER.glob(f"{PREFIX}*")) == before
+    assert list(shared_folder.iterdir()) == []
     assert await send_all(client, manifest, buffer) == [True] * 3
 
 
