@@ -93,7 +93,7 @@ async def send_all(client: WeightPlaneClient, manifest: Manifest, buffer: Buffer
 
 def delta_of(base: tuple[Manifest, Buffer], target: tuple[Manifest, Buffer], part: Part) -> tuple[Transfer, bytes]:
     old, new = part_manifest(base[0], part), part_manifest(target[0], part)
-    data = encode_delta(old, base[1][part.offset : part.end], new, target[1][part.offset : part.end])
+    data = encode_delta(old, base[1][part.offset : part.end], new, target[1][part.offset : part.end]).data
     return transfer_of(new, data, base=old.version), data
 
 
