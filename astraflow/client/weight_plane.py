@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire.channel import Link
 from astraflow.wire.codec_weights import (
     decode_chunk,
@@ -12,6 +12,7 @@ from astraflow.wire.codec_weights import (
     decode_plan,
     encode_chunk,
     encode_manifest,
+    encode_part,
     encode_shared,
     encode_transfer,
 )
@@ -39,7 +40,17 @@ class WeightPlaneClient:
         Raises: Conflict for other bits under a known version, UnknownVersion when the delta's base is not there, or
         the shared file cannot be mapped, CorruptData when what arrived does not match the manifest, StorageFull.
         """
-        pieces = _publish_pieces(manifest, transfer, chunks, shared)
+        pieces = _publish_pieces(manifest, transfer, chunks, shared=shared)
+        return (await self._link.call(self._stub.Publish, pieces, timeout_s=TRANSFER_TIMEOUT_S)).is_new
+
+    async def publish_part(self, manifest: Manifest, part: Part, transfer: Transfer, chunks: Iterable[Chunk]) -> bool:
+        """Hand in a part of a version, of which others send the rest; returns once all of it is durable, False if the
+        store had the version already.
+
+        transfer: of the part, in full or as a delta on the same part of the newest version.
+        Raises: as `publish`; InvalidInput for a part that overlaps another; Unavailable when the rest does not come.
+        """
+        pieces = _publish_pieces(manifest, transfer, chunks, part=part)
         return (await self._link.call(self._stub.Publish, pieces, timeout_s=TRANSFER_TIMEOUT_S)).is_new
 
     async def watch(self, policy: PolicyId | None, *, after: Version | None) -> AsyncGenerator[VersionNotice, None]:
@@ -71,12 +82,18 @@ class WeightPlaneClient:
 
 
 def _publish_pieces(
-    manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], shared: SharedFile | None
+    manifest: Manifest,
+    transfer: Transfer,
+    chunks: Iterable[Chunk],
+    *,
+    shared: SharedFile | None = None,
+    part: Part | None = None,
 ) -> Iterator[pb.PublishPiece]:
     head = pb.PublishHead(
         manifest=encode_manifest(manifest),
         transfer=encode_transfer(transfer),
         shared=encode_shared(shared) if shared else None,
+        part=encode_part(part) if part else None,
     )
     yield pb.PublishPiece(head=head)
     for chunk in chunks:

@@ -115,6 +115,20 @@ class SharedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A stretch of a version's flat buffer, from the start of one tensor to the end of another: what one publisher of
+    several sends."""
+
+    offset: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        """First byte after it."""
+        return self.offset + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
     """How to get from the version a node has to the one it wants: transfers to apply in order, fewest bytes.
 
@@ -156,3 +170,5 @@ class VersionNotice:
     """Elements that differ from the version before; 0 when not known."""
     elements: int = 0
     """Elements of the version; 0 when not known."""
+    is_durable: bool = False
+    """Whether the store keeps it where it outlasts the machine's memory."""

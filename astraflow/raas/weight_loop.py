@@ -46,7 +46,7 @@ class WeightLoop:
         wait for a newer one ──► pull, verify ──► load ──► measure the gap ──► serve
                                                     ▲            │ too large
                                                     └─whole, once┤
-                                                                 └─► withhold until a later one passes
+                                                                 └─► withhold until the probe of a later one passes
 
     While a version is fetched and staged the one before serves on; while it is swapped in, requests in flight wait, and
     go on with it.
@@ -74,6 +74,8 @@ class WeightLoop:
         self._links = links
         self._origin = ""
         self._is_withheld = False
+        self._is_doubted = False
+        """The latest probe failed: a version that has none does not end that."""
         self._rests = Rests(clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
 
     async def run(self) -> None:
@@ -92,7 +94,8 @@ class WeightLoop:
         """Serve these weights, or withhold the policy."""
         try:
             is_good = await self._load(weights if self._served.is_serving else _whole(weights))
-            is_good = is_good or await self._load(_whole(weights))
+            if not is_good and weights.manifest.probe is not None:
+                is_good = await self._load(_whole(weights))
         except Exception as problem:
             self._note_failure("a version could not be loaded", problem)
             await self._withhold()
@@ -125,9 +128,10 @@ class WeightLoop:
         engine = self._served.engine
         gap = await disagreement(engine, manifest)
         if gap is None:
-            return True
+            return not self._is_doubted
         self._gaps.measured(manifest.policy, gap)
-        if gap <= engine.logprob_tolerance:
+        self._is_doubted = gap > engine.logprob_tolerance
+        if not self._is_doubted:
             return True
         self._counters.add("logprob_gap_failures")
         message = too_far(manifest, gap, engine.logprob_tolerance)

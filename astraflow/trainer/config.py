@@ -1,6 +1,6 @@
 """What one trainer is told: the policy, how its model is built and optimised, and how it behaves as a service."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -29,6 +29,9 @@ class TrainerConfig(Config):
     """Newest checkpoints that stay on disk; with one, a damaged file ends the run."""
     publish: PublishConfig = PublishConfig()
     """How versions are handed over."""
+    probe_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Every so many versions carries a probe, by which engines prove what they loaded. `auto`: as often as 0.3
+    percent of the training's time pays for, which is every version where steps are long."""
     max_steps: int | None = Field(default=None, ge=0)
     """Stop by itself after that many steps since the run began; unlimited when absent."""
     drain_s: float = Field(default=1.5, ge=0)

@@ -52,9 +52,13 @@ class Learner:
         """What every version has."""
         return self._backend.published
 
-    async def snapshot(self, draft: Draft) -> Probe | None:
-        """Write the weights now to the draft; returns the probe under them."""
-        return await self._worker.call(self._snapshot, draft)
+    async def snapshot(self, draft: Draft) -> None:
+        """Write the weights now to the draft."""
+        await self._worker.call(self._backend.snapshot, draft)
+
+    async def probe(self) -> Probe | None:
+        """What an engine's logprobs are compared with, under the weights now; None where the backend has none."""
+        return await self._worker.call(self._backend.probe)
 
     async def keep(self, progress: Progress) -> None:
         """Make the backend's state durable as `progress`; waits for room on a full disk, whatever that takes."""
@@ -66,10 +70,6 @@ class Learner:
             retry_on=(StorageFull,),
             clock=self._clock,
         )
-
-    def _snapshot(self, draft: Draft) -> Probe | None:
-        self._backend.snapshot(draft)
-        return self._backend.probe()
 
     def _save(self, progress: Progress) -> None:
         try:

@@ -13,6 +13,7 @@ from astraflow.runtime.tracing import span
 from astraflow.trainer.checkpoint import Progress
 from astraflow.trainer.feed import Feed
 from astraflow.trainer.learner import Learner
+from astraflow.trainer.probing import ProbeEvery, ProbeSchedule
 from astraflow.weights.drafts import Draft
 from astraflow.weights.publisher import Publisher, PublishStats
 
@@ -47,6 +48,7 @@ class TrainerLoop:
         progress: Progress,
         max_steps: int | None,
         clock: Clock,
+        probe_every: ProbeEvery = "auto",
     ) -> None:
         self._policy = policy
         self._feed = feed
@@ -55,6 +57,7 @@ class TrainerLoop:
         self._progress = progress
         self._max_steps = max_steps
         self._clock = clock
+        self._probes = ProbeSchedule(probe_every)
         self._publishing: asyncio.Task[PublishStats | None] | None = None
         self._sent: PublishStats | None = None
         self._sent_at = 0.0
@@ -89,7 +92,7 @@ class TrainerLoop:
 
     async def _begin(self) -> None:
         """Nodes need a version to work with, and dataflow must know what the checkpoint has; both may know already."""
-        draft, probe = await self._snapshot()
+        draft, probe, _ = await self._snapshot(self._progress.version)
         await self._publish(draft, probe)
         if self._progress.report is not None:
             await self._feed.acknowledge(self._progress.report)
@@ -128,12 +131,14 @@ class TrainerLoop:
         stepped = self._clock.now()
         await self._published()
         free_at = self._clock.now()
-        draft, probe = await self._snapshot()
+        version = Version(self._progress.step + 1)
+        draft, probe, probe_s = await self._snapshot(version)
         ended = self._clock.now()
+        self._probes.trained(wait_s + ended - began)
         report = StepReport(
             batch=batch.id,
             policy=self._policy,
-            version=Version(self._progress.step + 1),
+            version=version,
             wait_s=wait_s,
             compute_s=stepped - began,
             publish_s=ended - stepped,
@@ -141,8 +146,8 @@ class TrainerLoop:
                 **metrics,
                 **_costs(self._sent, at=self._sent_at),
                 "publish_wait_s": free_at - stepped,
-                "publish_copy_s": draft.copy_s,
-                "publish_probe_s": ended - free_at - draft.copy_s,
+                "publish_copy_s": ended - free_at - probe_s,
+                "publish_probe_s": probe_s,
             },
         )
         await self._keep(report, draft, probe)
@@ -166,10 +171,18 @@ class TrainerLoop:
             checkpoint_s=round(checkpoint_s, 3),
         )
 
-    async def _snapshot(self) -> tuple[Draft, Probe | None]:
-        """The weights now, copied off the device; nobody knows of them yet."""
+    async def _snapshot(self, version: Version) -> tuple[Draft, Probe | None, float]:
+        """The weights now, copied off the device; nobody knows of them yet. With the probe, if it is due, and the
+        seconds that took."""
         draft = await self._publisher.draft(self._learner.published)
-        return draft, await self._learner.snapshot(draft)
+        await self._learner.snapshot(draft)
+        if not self._probes.is_due(version):
+            return draft, None, 0.0
+        began = self._clock.now()
+        probe = await self._learner.probe()
+        probe_s = self._clock.now() - began
+        self._probes.made(probe_s)
+        return draft, probe, probe_s
 
     async def _publish(self, draft: Draft, probe: Probe | None) -> None:
         """Hand the version over; it is sent beside what comes next."""

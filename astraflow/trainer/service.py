@@ -126,6 +126,7 @@ async def _learn(
                 feed=feed,
                 learner=learner,
                 publisher=publisher,
+                probe_every=config.probe_every,
                 progress=progress,
                 max_steps=config.max_steps,
                 clock=clock,

@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Chunk, Manifest, Transfer, TransferKind
-from astraflow.weights.tensors import Buffer
+from astraflow.weights.tensors import HASH_BYTES, Buffer
 
 CHUNK_BYTES = 2**20
 
@@ -49,6 +49,19 @@ def transfer_of(manifest: Manifest, data: bytes | memoryview, *, base: Version |
         base=base,
         size_bytes=len(data),
         hash=blake3(data).digest(),
+    )
+
+
+def announced(manifest: Manifest) -> Transfer:
+    """What stands for the file of a version whose bits are at hand: none is made or hashed, and nobody looks at its
+    hash."""
+    return Transfer(
+        kind=TransferKind.FULL,
+        policy=manifest.policy,
+        target=manifest.version,
+        base=None,
+        size_bytes=manifest.size_bytes,
+        hash=bytes(HASH_BYTES),
     )
 
 

@@ -23,6 +23,12 @@ class PullConfig(Config):
     """Whether bits that a source on this host has in shared memory are used there, without fetching them."""
     stall_s: float = Field(default=30.0, gt=0)
     """A fetch that brings nothing for this long is broken off and resumed."""
+    slow_s: float = Field(default=10.0, gt=0)
+    """A source that has been too slow for this long is left for the next one, which brings the rest."""
+    slow_share: float = Field(default=0.1, ge=0, lt=1)
+    """Too slow is less than this share of the rate that another source had when it was used last; 0 compares none."""
+    min_bytes_per_s: float = Field(default=65536.0, ge=0)
+    """Too slow is also less than this, where there is another source; 0 for no such bound."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)
@@ -52,6 +58,9 @@ class WeightsConfig(Config):
     linger_s: float = Field(default=30.0, ge=0)
     """Bits of a version that is no longer the newest stay in memory this long after somebody read them, so that a
     reader in full may take longer than a version lasts, break off and resume."""
+    parts_wait_s: float = Field(default=60.0, gt=0)
+    """When nothing has come for this long of a version that several publishers send in parts, the parts that are there
+    are let go of, and their publishers told to send them again."""
     max_version_bytes: int = Field(default=MAX_VERSION_BYTES, ge=1)
     """Larger versions are refused before anything is allocated for them."""
     codec_threads: int = Field(default=1, ge=1)

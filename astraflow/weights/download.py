@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, Unavailable
@@ -22,21 +23,40 @@ MAX_BREAKS = 3
 """As many breaks in a row of one connection, while no other brings anything either, and the origin is given up."""
 
 
+TELLING_BYTES = 4 * 2**20
+"""What is at least to be fetched for its rate to tell something."""
+
+
 class Stalled(Unavailable):
     """A connection is there and brings nothing."""
+
+
+class Trickles(Unavailable):
+    """A place is there and brings little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """What an origin may do before it is left for another one."""
+
+    stall_s: float
+    """Bring nothing on one connection."""
+    slow_s: float
+    """Bring less than `floor_bytes_per_s`."""
+    floor_bytes_per_s: float
 
 
 class Download:
     """Brings the missing ranges of a file; what had come before is kept, whoever brought it."""
 
     def __init__(
-        self, origin: Origin, assembly: Assembly, *, pace: Pace, stall_s: float, gives_up: bool, clock: Clock
+        self, origin: Origin, assembly: Assembly, *, pace: Pace, patience: Patience, gives_up: bool, clock: Clock
     ) -> None:
         """gives_up: whether there is another place to turn to; else it is tried for ever."""
         self._origin = origin
         self._assembly = assembly
         self._pace = pace
-        self._stall_s = stall_s
+        self._patience = patience
         self._gives_up = gives_up
         self._clock = clock
         self._changed = asyncio.Condition()
@@ -47,14 +67,38 @@ class Download:
         """Until every byte is there; whether they are the right ones is for `Assembly.finish` to prove.
 
         Raises: UnknownVersion when the origin no longer keeps the file; CorruptData when it sends bad chunks;
-        Unavailable when it brings nothing and `gives_up`.
+        Unavailable when it brings nothing, or too little, and `gives_up`.
         """
+        began, received = self._clock.now(), self._assembly.received
         try:
             async with asyncio.TaskGroup() as tasks:
-                for client in self._origin.clients:
-                    tasks.create_task(self._work(client))
+                watching = tasks.create_task(self._watch())
+                async with asyncio.TaskGroup() as connections:
+                    for client in self._origin.clients:
+                        connections.create_task(self._work(client))
+                watching.cancel()
         except BaseExceptionGroup as problems:
-            raise problems.exceptions[0] from None
+            raise _first_of(problems) from None
+        finally:
+            self._note_rate(self._assembly.received - received, self._clock.now() - began)
+
+    async def _watch(self) -> None:
+        """Look every `slow_s` what has come. Raises: Trickles."""
+        floor = self._patience.floor_bytes_per_s
+        while self._gives_up and floor:
+            began, received = self._clock.now(), self._assembly.received
+            while (took_s := self._clock.now() - began) < self._patience.slow_s:
+                await self._clock.sleep(self._patience.slow_s - took_s)
+            rate = (self._assembly.received - received) / took_s
+            if rate < floor:
+                raise Trickles(
+                    f"it brought {rate:.0f} bytes/s for {took_s:.0f} s, and at least {floor:.0f} are expected"
+                )
+
+    def _note_rate(self, size_bytes: int, took_s: float) -> None:
+        """For comparing others with it; little says nothing, since it takes a round trip however fast the link is."""
+        if size_bytes >= TELLING_BYTES and took_s > 0:
+            self._origin.bytes_per_s = size_bytes / took_s
 
     async def _work(self, client: WeightPlaneClient) -> None:
         """What one connection does: a range, and the next one, until all are whole."""
@@ -100,14 +144,14 @@ class Download:
         loop = asyncio.get_running_loop()
         stream = client.fetch(self._assembly.transfer, offset=part.position, size_bytes=until - part.position)
         try:
-            async with aclosing(stream) as chunks, asyncio.timeout(self._stall_s) as limit:
+            async with aclosing(stream) as chunks, asyncio.timeout(self._patience.stall_s) as limit:
                 async for chunk in chunks:
                     self._assembly.add(part, chunk)
                     if part.position >= min(until, part.end):  # another connection may have taken over the rest
                         return
-                    limit.reschedule(loop.time() + self._stall_s)
+                    limit.reschedule(loop.time() + self._patience.stall_s)
         except TimeoutError:
-            raise Stalled(f"nothing arrived for {self._stall_s} s") from None
+            raise Stalled(f"nothing arrived for {self._patience.stall_s} s") from None
         raise Unavailable(f"the stream ended at byte {part.position} of {until}")
 
     def _note(self, part: Range, problem: Exception) -> None:
@@ -121,3 +165,8 @@ class Download:
             of=self._assembly.transfer.size_bytes,
             problem=str(problem),
         )
+
+
+def _first_of(problems: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = problems.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -27,6 +27,8 @@ class Origin:
         self.clients = tuple(clients)
         self.failures = 0
         self.rests_until = 0.0
+        self.bytes_per_s = 0.0
+        """What it brought when it was last used for long enough to tell; 0 when not known."""
         self._rest_s = FIRST_REST_S
 
     @property
@@ -60,6 +62,10 @@ class Origins:
         now = self._clock.now()
         awake = tuple(origin for origin in self.all if origin.rests_until <= now)
         return awake or tuple(sorted(self.all, key=lambda origin: origin.rests_until))
+
+    def best_besides(self, origin: Origin) -> float:
+        """The highest rate, bytes/s, that another one which does not rest had when it was used last; 0 when unknown."""
+        return max((other.bytes_per_s for other in self.usable() if other is not origin), default=0.0)
 
     def set_aside(self, origin: Origin, problem: Exception) -> None:
         """Go on without it for a while, where there are others."""

@@ -17,6 +17,10 @@ class Pace:
         self._clock = clock
         self._free_at = clock.now()
 
+    def bounded(self, bytes_per_s: float) -> float:
+        """A rate, or the bound where that is lower."""
+        return bytes_per_s if self._max_bytes_per_s is None else min(bytes_per_s, self._max_bytes_per_s)
+
     def slice_bytes(self, missing_bytes: int) -> int:
         """How much of what is missing to ask for at once."""
         if self._max_bytes_per_s is None:

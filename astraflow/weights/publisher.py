@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -19,9 +18,10 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
-from astraflow.weights.chunks import split, transfer_of
-from astraflow.weights.delta import Delta, encode_delta
+from astraflow.weights.chunks import announced, split, transfer_of
+from astraflow.weights.delta import encode_delta
 from astraflow.weights.drafts import Draft, DraftBuffer, DraftBuffers
+from astraflow.weights.intake import changed_elements
 from astraflow.weights.shared import sweep
 from astraflow.weights.signing import SigningKey
 from astraflow.weights.tensors import (
@@ -67,6 +67,7 @@ class PublishStats:
     """Copying the weights off the device: only this holds the trainer up."""
     hash_s: float
     encode_s: float
+    """Making the delta; 0 where the store maps the bits, and makes it itself."""
     send_s: float
     """Until the store had it durably, retries included."""
     is_new: bool
@@ -79,11 +80,11 @@ class Publisher:
     An `async with`: leaving it waits for the publish in flight, or cancels it when leaving on an error. The trainer
     asks for a draft, writes its weights there, which is the only copy there is on this host, and hands it over:
 
-        draft ─► written ─► publish: hashed ─► encoded ─► offered to the store ─► base of the next version ─► reused
-                            (beside the next step)                                                  when nobody reads it
+        draft ─► written ─► publish: hashed ─► offered to the store ─► base of the next version ─► reused
+                            (beside the next step)                                       when nobody reads it
 
-    Bits that were published last stay in their buffer, so that the next version travels as a delta; the first one after
-    a restart travels in full.
+    A store on this host maps the bits, and makes the delta itself. Elsewhere versions travel as deltas, for which the
+    bits that were published last stay in their buffer; the first one after a restart travels in full.
     """
 
     def __init__(
@@ -196,11 +197,12 @@ class Publisher:
         buffer = draft.buffer
         try:
             manifest, hash_s = await _timed(lambda: self._sealed(version, draft, probe, metadata))
-            (delta, smaller), encode_s = await _timed(lambda: self._encoded(manifest, buffer))
             buffer.show()
             began = time.perf_counter()
-            offer, is_new = await self._sent(_Offers(manifest, buffer, smaller))
-            send_s = time.perf_counter() - began
+            offers = _Offers(manifest, buffer, self._base, workers=self._config.codec_threads)
+            offer, is_new = await self._sent(offers)
+            send_s = time.perf_counter() - began - offers.encode_s
+            changed = await asyncio.to_thread(offers.changed_elements)
         except BaseException:
             self._buffers.give_back(buffer)
             raise
@@ -214,11 +216,11 @@ class Publisher:
             is_shared=offer.shared is not None,
             full_bytes=manifest.size_bytes,
             sent_bytes=len(offer.data),
-            changed_elements=delta.changed_elements if delta else 0,
-            elements=sum(run.elements for run in runs(manifest)) if delta else 0,
+            changed_elements=changed or 0,
+            elements=sum(run.elements for run in runs(manifest)) if changed is not None else 0,
             copy_s=draft.copy_s,
             hash_s=hash_s,
-            encode_s=encode_s,
+            encode_s=offers.encode_s,
             send_s=send_s,
             is_new=is_new,
         )
@@ -237,17 +239,6 @@ class Publisher:
         )
         return manifest if self._signing is None else self._signing.signed(manifest)
 
-    def _encoded(self, manifest: Manifest, buffer: DraftBuffer) -> "tuple[Delta | None, _Offer | None]":
-        """The way from the version before, if that has the same tensors; the offer, if it is smaller, too."""
-        if self._base is None or not has_same_layout(self._base[0], manifest):
-            return None, None
-        base, old = self._base
-        delta = encode_delta(base, old.bits, manifest, buffer.bits, workers=self._config.codec_threads)
-        if len(delta.data) >= manifest.size_bytes:
-            return delta, None
-        transfer = transfer_of(manifest, delta.data, base=base.version)
-        return delta, _Offer(transfer=transfer, data=memoryview(delta.data))
-
     async def _sent(self, offers: "_Offers") -> tuple["_Offer", bool]:
         """The first offer that the store takes, and whether the version was new to it."""
         manifest = offers.manifest
@@ -261,7 +252,7 @@ class Publisher:
                 if following is None:
                     raise
                 log.info("publishing_otherwise", policy=self._policy, version=manifest.version, problem=str(problem))
-                if offer.shared is not None and offer.transfer.kind is TransferKind.FULL:
+                if offer.shared is not None:
                     self._is_store_here = False
                     log.warning("store_maps_nothing", policy=self._policy, problem=str(problem))
                 offer = following
@@ -285,28 +276,50 @@ class _Offer:
 
 
 class _Offers:
-    """The ways to hand one version in."""
+    """The ways to hand one version in. What one takes is made when its turn comes: a store that maps the bits makes the
+    delta itself."""
 
-    def __init__(self, manifest: Manifest, buffer: DraftBuffer, delta: _Offer | None) -> None:
+    def __init__(
+        self, manifest: Manifest, buffer: DraftBuffer, base: tuple[Manifest, DraftBuffer] | None, *, workers: int
+    ) -> None:
         self.manifest = manifest
+        self.encode_s = 0.0
+        """What making the delta took, if it was made."""
         self._buffer = buffer
-        self._delta = delta
+        self._base = base
+        self._workers = workers
+        self._changed: int | None = None
+
+    def changed_elements(self) -> int | None:
+        """How many differ from the version before; None where there is none like it. Compares, if no delta was made."""
+        if self._changed is None and self._base is not None and has_same_layout(self._base[0], self.manifest):
+            self._changed = changed_elements(self.manifest, self._base[1].bits, self._buffer.bits)
+        return self._changed
 
     def in_order(self, *, is_shared: bool) -> Iterator[_Offer]:
-        """From the fewest bytes through gRPC to the most. A store that lacks the delta's base, or cannot map the file,
-        refuses. Slow: whole versions are hashed."""
+        """From the fewest bytes through gRPC to the most. A store that cannot map the file, or lacks the delta's base,
+        refuses. Slow: versions are compared and hashed."""
         file = self._buffer.file if is_shared else None
         if file is not None:
-            if self._delta is not None:
-                yield _Offer(transfer=self._delta.transfer, data=self._delta.data, shared=file)
-            yield _Offer(transfer=self._full, data=memoryview(b""), shared=file)
-        if self._delta is not None:
-            yield self._delta
-        yield _Offer(transfer=self._full, data=self._buffer.bits.data)
+            yield _Offer(transfer=announced(self.manifest), data=memoryview(b""), shared=file)
+        delta = self._delta()
+        if delta is not None:
+            yield delta
+        bits = self._buffer.bits.data
+        yield _Offer(transfer=transfer_of(self.manifest, bits, base=None), data=bits)
 
-    @cached_property
-    def _full(self) -> Transfer:
-        return transfer_of(self.manifest, self._buffer.bits.data, base=None)
+    def _delta(self) -> _Offer | None:
+        """The way from the version before, if that is smaller than the version."""
+        if self._base is None or not has_same_layout(self._base[0], self.manifest):
+            return None
+        base, old = self._base
+        began = time.perf_counter()
+        delta = encode_delta(base, old.bits, self.manifest, self._buffer.bits, workers=self._workers)
+        self.encode_s = time.perf_counter() - began
+        self._changed = delta.changed_elements
+        if len(delta.data) >= self.manifest.size_bytes:
+            return None
+        return _Offer(transfer=transfer_of(self.manifest, delta.data, base=base.version), data=memoryview(delta.data))
 
 
 async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:

@@ -24,7 +24,7 @@ from astraflow.runtime.tracing import span
 from astraflow.weights.assembly import Assembly
 from astraflow.weights.buffers import Buffers
 from astraflow.weights.config import PullConfig
-from astraflow.weights.download import Download
+from astraflow.weights.download import Download, Patience
 from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.shared import attach, is_here
 from astraflow.weights.signing import VerifyingKey
@@ -326,7 +326,7 @@ class Puller:
                 attempt.origin,
                 begun.assembly,
                 pace=self._origins.pace,
-                stall_s=self._config.stall_s,
+                patience=self._patience_with(attempt.origin),
                 gives_up=attempt.gives_up,
                 clock=self._clock,
             )
@@ -346,6 +346,15 @@ class Puller:
                 if begun.by <= {name}:
                     raise
                 log.warning("fetching_again", version=transfer.target, by=sorted(begun.by))
+
+    def _patience_with(self, origin: Origin) -> Patience:
+        """Too slow is what is far below another source, or below the floor; our own bound on the rate is no fault."""
+        config = self._config
+        compared = config.slow_share * self._origins.pace.bounded(self._origins.best_besides(origin))
+        floor = self._origins.pace.bounded(max(compared, config.min_bytes_per_s))
+        if config.max_bytes_per_s is not None:
+            floor = min(floor, config.slow_share * config.max_bytes_per_s)
+        return Patience(stall_s=config.stall_s, slow_s=config.slow_s, floor_bytes_per_s=floor)
 
     def _resumed(self, transfer: Transfer) -> _Begun:
         """What there is of this very file, whoever brought it; nothing at first."""

@@ -58,7 +58,13 @@ async def running(
     store = await asyncio.to_thread(opening.__enter__)
     try:
         follows = upstream.name if upstream else ""
-        servicer = WeightsServicer(store, direct_wait_s=config.direct_wait_s, follows=follows)
+        servicer = WeightsServicer(
+            store,
+            direct_wait_s=config.direct_wait_s,
+            parts_wait_s=config.parts_wait_s,
+            follows=follows,
+            clock=clock,
+        )
         async with serving(listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server)) as address:
             log.info("weight_store_ready", address=address, directory=str(directory))
             beside = [asyncio.create_task(_let_go(store, config, clock))]

@@ -10,16 +10,20 @@ import grpc
 
 from astraflow.contract.errors import InvalidInput, NotPermitted, Unavailable
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, SharedFile, Transfer, VersionNotice
+from astraflow.contract.weights import Manifest, Transfer, VersionNotice
+from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
+from astraflow.weights.chunks import CHUNK_BYTES, announced, chunk_at
+from astraflow.weights.gathering import Gathering
 from astraflow.weights.incoming import Incoming
+from astraflow.weights.joints import Joints
 from astraflow.weights.sources import Source
 from astraflow.weights.store import WeightStore
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.wire.codec_weights import (
     decode_chunk,
     decode_manifest,
+    decode_part,
     decode_shared,
     decode_transfer,
     encode_notice,
@@ -37,9 +41,18 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WeightsServicer(WeightPlaneServicer):
     """Thin RPCs: decode, let a thread do the work, encode. Each reader has its own pace and delays nobody."""
 
-    def __init__(self, store: WeightStore, *, direct_wait_s: float = 2.0, follows: str = "") -> None:
+    def __init__(
+        self,
+        store: WeightStore,
+        *,
+        direct_wait_s: float = 2.0,
+        parts_wait_s: float = 60.0,
+        follows: str = "",
+        clock: Clock | None = None,
+    ) -> None:
         """follows: the store that this one mirrors; versions are published there only."""
         self._store = store
+        self._joints = Joints(store.begin_parts, keep=self._keep_parts, wait_s=parts_wait_s, clock=clock)
         self._follows = follows
         self._direct_wait_s = direct_wait_s
         self._changed = asyncio.Condition()
@@ -53,13 +66,20 @@ class WeightsServicer(WeightPlaneServicer):
         async with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
+        await self._joints.stop()
         await asyncio.gather(*self._taking, return_exceptions=True)
 
     async def Publish(self, request_iterator: AsyncIterator[pb.PublishPiece], context: Context) -> pb.PublishReply:
-        """Take a version in: head, then chunks."""
+        """Take a version in, or a part of one: head, then chunks."""
         if self._follows:
             raise NotPermitted(f"this store mirrors {self._follows}: publish there")
-        manifest, transfer, shared = await _head(request_iterator)
+        head = await _head(request_iterator)
+        manifest, transfer = decode_manifest(head.manifest), decode_transfer(head.transfer)
+        if head.HasField("part"):
+            chunks = (decode_chunk(piece.chunk) async for piece in request_iterator)
+            is_new = await self._joints.publish(manifest, decode_part(head.part), transfer, chunks)
+            return pb.PublishReply(is_new=is_new)
+        shared = decode_shared(head.shared) if head.HasField("shared") else None
         incoming = await asyncio.to_thread(self._store.begin, manifest, transfer, shared=shared)
         if incoming is None:
             return pb.PublishReply(is_new=False)
@@ -131,7 +151,13 @@ class WeightsServicer(WeightPlaneServicer):
         notices = self._store.notices(PolicyId(request.policy))
         return pb.VersionsReply(versions=[encode_notice(notice) for notice in notices])
 
-    async def _take(self, incoming: Incoming, manifest: Manifest, transfer: Transfer) -> bool:
+    async def _keep_parts(self, gathering: Gathering) -> bool:
+        """A version of which all parts are there."""
+        keeping = asyncio.create_task(self._take(gathering, gathering.manifest, announced(gathering.manifest)))
+        self._own(keeping)
+        return await asyncio.shield(keeping)
+
+    async def _take(self, incoming: Incoming | Gathering, manifest: Manifest, transfer: Transfer) -> bool:
         """Keep what has arrived, then tell everyone who waits for it; what is due afterwards delays nobody."""
         is_new = await asyncio.to_thread(incoming.take)
         if is_new:
@@ -194,12 +220,10 @@ class WeightsServicer(WeightPlaneServicer):
         return notices
 
 
-async def _head(pieces: AsyncIterator[pb.PublishPiece]) -> tuple[Manifest, Transfer, SharedFile | None]:
+async def _head(pieces: AsyncIterator[pb.PublishPiece]) -> pb.PublishHead:
     async for piece in pieces:
         if piece.WhichOneof("piece") == "head":
-            head = piece.head
-            shared = decode_shared(head.shared) if head.HasField("shared") else None
-            return decode_manifest(head.manifest), decode_transfer(head.transfer), shared
+            return piece.head
         break
     raise InvalidInput("a publish begins with its head: manifest and transfer")
 

@@ -9,6 +9,7 @@ import fcntl
 import mmap
 import os
 import stat
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,9 @@ log = get_logger()
 
 SHARED_FOLDER = Path("/dev/shm")  # noqa: S108 (files are made with O_EXCL and a random name, and opened without links)
 PREFIX = "astraflow-"
+
+MAKING_S = 60.0
+"""A buffer without a size that is older was left by a process that was killed while it made it."""
 
 
 @cache
@@ -145,8 +149,10 @@ def sweep() -> int:
 
 def _removed_if_unused(path: Path) -> bool:
     status = path.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or not status.st_size:
-        return False  # one without a size is just being made, and not locked yet
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if not status.st_size and time.time() - status.st_mtime < MAKING_S:
+        return False  # it is just being made, and not locked yet
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         is_unused = _locked(descriptor, fcntl.LOCK_EX)

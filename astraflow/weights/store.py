@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
@@ -13,9 +14,10 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.locks import held
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.bits import Bits
-from astraflow.weights.chunks import transfer_of
+from astraflow.weights.chunks import announced
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.direct import DirectDeltas
+from astraflow.weights.gathering import Gathering
 from astraflow.weights.history import History
 from astraflow.weights.incoming import Incoming
 from astraflow.weights.keeping import keeps
@@ -77,13 +79,21 @@ class WeightStore:
             return None
         return Incoming(history, manifest, transfer, None if shared is None else Bits.adopted(shared))
 
+    def begin_parts(self, manifest: Manifest) -> Gathering | None:
+        """Start a version that comes in parts; None when this very version is there already.
+
+        Raises: as `History.is_wanted`; NotTrusted for a version that the pinned key did not sign.
+        """
+        history = self._wanting(manifest, announced(manifest), is_adopted=True)
+        return None if history is None else Gathering(history, manifest, workers=self._config.codec_threads)
+
     def begin_copy(self, weights: VerifiedWeights) -> tuple[Incoming, Transfer] | None:
         """Start to keep a version of another store, which is at hand; None when it is there already.
 
         Raises: as `begin`.
         """
         manifest = weights.manifest
-        transfer = transfer_of(manifest, weights.buffer.data, base=None)
+        transfer = announced(manifest)
         history = self._wanting(manifest, transfer, is_adopted=True)
         if history is None:
             return None
@@ -109,7 +119,8 @@ class WeightStore:
         """Every version that is kept and newer than `after`, oldest first; empty for a policy without any."""
         history = self._histories.get(policy)
         records = history.records if history else ()
-        return tuple(record.notice for record in records if after is None or record.version > after)
+        newer = (record.notice for record in records if after is None or record.version > after)
+        return tuple(replace(notice, is_durable=self.is_durable) for notice in newer)
 
     def shorten(self, policy: PolicyId, *, have: Version | None, want: Version | None) -> Future[None] | None:
         """Have one delta made where `plan` would name several; None when there is nothing to wait for.
@@ -173,7 +184,9 @@ def opened(
         except OSError as problem:
             raise InvalidInput(f"weights cannot be kept in {directory}: {problem.strerror}") from problem
         sweep()
-        keep = stack.enter_context(closing(keeps.build(config.keep_in, directory)))
+        keep = keeps.build(config.keep_in, directory)
+        keep.claim()
+        stack.enter_context(closing(keep))
         directs = DirectDeltas(count=config.direct_deltas, size_bytes=config.direct_bytes)
         stack.enter_context(closing(directs))
         yield WeightStore(keep, config, clock or SystemClock(), directs, trusted, follows=follows)

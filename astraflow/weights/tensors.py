@@ -1,7 +1,7 @@
 """The flat layout of a version: named tensors in a fixed order, as bits, proven by hashes."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -108,6 +108,19 @@ def seal(
 ) -> Manifest:
     """Hash what was laid out; nobody may change the buffer any more. Raises: CorruptData when there is nothing."""
     hashes = tensor_hashes(specs, buffer, workers=workers)
+    return sealed_with(specs, hashes, policy=policy, version=version, probe=probe, metadata=metadata)
+
+
+def sealed_with(
+    specs: Sequence[TensorSpec],
+    hashes: Sequence[bytes],
+    *,
+    policy: PolicyId,
+    version: Version,
+    probe: Probe | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Manifest:
+    """What was laid out, with the hash of each tensor. Raises: CorruptData when there is nothing."""
     hashed = tuple(replace(spec, hash=found) for spec, found in zip(specs, hashes, strict=True))
     manifest = Manifest(
         policy=policy,
@@ -194,11 +207,13 @@ def verify(manifest: Manifest, buffer: Buffer, *, workers: int = 1) -> None:
         raise CorruptData(f"{manifest.policy} version {manifest.version}: the root hash does not match the tensors")
 
 
-def tensor_hashes(tensors: tuple[TensorSpec, ...], buffer: Buffer, *, workers: int = 1) -> list[bytes]:
-    """BLAKE3 of each tensor's bytes; tensors are shared out among `workers` threads."""
+def tensor_hashes(tensors: tuple[TensorSpec, ...], buffer: Buffer, *, start: int = 0, workers: int = 1) -> list[bytes]:
+    """BLAKE3 of each tensor's bytes; tensors are shared out among `workers` threads. start: where `buffer` begins in
+    the version."""
 
     def hashed(tensor: TensorSpec) -> bytes:
-        return blake3(buffer[tensor.offset : tensor.offset + tensor.size_bytes].data).digest()
+        first = tensor.offset - start
+        return blake3(buffer[first : first + tensor.size_bytes].data).digest()
 
     if workers == 1:
         return [hashed(tensor) for tensor in tensors]

@@ -8,6 +8,7 @@ from astraflow.contract.weights import (
     Chunk,
     Dtype,
     Manifest,
+    Part,
     Probe,
     SharedFile,
     TensorSpec,
@@ -124,6 +125,16 @@ def decode_shared(message: pb.SharedFile) -> SharedFile:
     return SharedFile(host=message.host, path=message.path, size_bytes=message.size_bytes)
 
 
+def encode_part(part: Part) -> pb.Part:
+    """Part -> message."""
+    return pb.Part(offset=part.offset, size_bytes=part.size_bytes)
+
+
+def decode_part(message: pb.Part) -> Part:
+    """Message -> part; whether a version has it is for `astraflow.weights.parts` to judge."""
+    return Part(offset=message.offset, size_bytes=message.size_bytes)
+
+
 def encode_chunk(chunk: Chunk) -> pb.Chunk:
     """Chunk -> message."""
     return pb.Chunk(offset=chunk.offset, data=bytes(chunk.data), checksum=chunk.checksum)
@@ -156,6 +167,7 @@ def encode_notice(notice: VersionNotice) -> pb.VersionNotice:
         published_at=notice.published_at,
         changed_elements=notice.changed_elements,
         elements=notice.elements,
+        is_durable=notice.is_durable,
     )
 
 
@@ -170,6 +182,7 @@ def decode_notice(message: pb.VersionNotice) -> VersionNotice:
         published_at=message.published_at,
         changed_elements=message.changed_elements,
         elements=message.elements,
+        is_durable=message.is_durable,
     )
 
 

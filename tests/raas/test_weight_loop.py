@@ -46,8 +46,15 @@ class FakeSource:
         self.made += 1
         return self
 
-    def publish(self, version: int, *, base: int | None = None, metadata: Mapping[str, str] | None = None) -> None:
-        made = make.verified_weights(version, probe=PROBE)
+    def publish(
+        self,
+        version: int,
+        *,
+        base: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        probe: Probe | None = PROBE,
+    ) -> None:
+        made = make.verified_weights(version, probe=probe)
         weights = replace(
             made,
             manifest=replace(made.manifest, metadata=metadata or {}),
@@ -184,6 +191,24 @@ async def test_a_gap_that_stays_withholds_the_policy_until_a_version_passes() ->
     assert node.is_ready
     assert not node.engine.is_paused
     assert node.engine.loads[-1].base is None, "nothing is patched onto a version that was bad"
+
+
+async def test_a_version_without_a_probe_is_served_but_ends_no_doubt() -> None:
+    async with following() as node:
+        node.source.publish(0)
+        node.source.publish(1, base=0, probe=None)
+        await settle()
+        assert node.is_ready
+        assert node.policies.versions() == {SOLVER: 1}
+        node.engine.score_error = lambda engine: 0.5 if engine.version == 2 else 0.0
+        node.source.publish(2, base=1)
+        node.source.publish(3, base=2, probe=None)
+        await settle()
+        assert not node.is_ready
+        assert node.engine.version == 3
+        node.source.publish(4, base=3)
+        await settle()
+        assert node.is_ready
 
 
 async def test_requests_in_flight_end_when_their_version_turns_out_bad() -> None:

@@ -144,6 +144,7 @@ class Bench:
                             progress=progress,
                             max_steps=len(self.data.batches) if max_steps is None else max_steps,
                             clock=clock,
+                            probe_every=1,
                         ),
                         backend,
                     )

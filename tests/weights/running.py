@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
+from astraflow.weights.signing import VerifyingKey
 from astraflow.wire.channel import dial
 from astraflow.wire.server import Listen
 
@@ -21,11 +22,17 @@ dialling = partial(dial, token=TOKEN)
 
 @asynccontextmanager
 async def weight_store(
-    directory: Path, *, port: int = 0, config: WeightsConfig = CONFIG, drain_s: float = 0.2
+    directory: Path,
+    *,
+    port: int = 0,
+    config: WeightsConfig = CONFIG,
+    drain_s: float = 0.2,
+    clock: Clock | None = None,
+    trusted: VerifyingKey | None = None,
 ) -> AsyncIterator[str]:
     """A store's address."""
     listen = Listen(port=port, token=TOKEN, drain_s=drain_s)
-    async with running(config, listen=listen, directory=directory) as address:
+    async with running(config, listen=listen, directory=directory, clock=clock, trusted=trusted) as address:
         yield address
 
 

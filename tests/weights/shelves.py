@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferKind
+from astraflow.contract.weights import Manifest, SharedFile, Transfer
 from astraflow.runtime.clock import Clock
-from astraflow.weights.chunks import check_file, split
+from astraflow.weights.chunks import announced, check_file, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.staging import stage
 from astraflow.weights.store import WeightStore, opened
@@ -96,15 +96,3 @@ def names(directory: Path, policy: PolicyId = POLICY) -> list[str]:
     """The files of a policy."""
     folder = directory / policy
     return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-
-
-def announced(manifest: Manifest) -> Transfer:
-    """What a publisher says of a version whose bits it shares: its hash is nothing that the store looks at."""
-    return Transfer(
-        kind=TransferKind.FULL,
-        policy=manifest.policy,
-        target=manifest.version,
-        base=None,
-        size_bytes=manifest.size_bytes,
-        hash=bytes(32),
-    )

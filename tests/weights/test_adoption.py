@@ -11,12 +11,13 @@ import pytest
 from astraflow.contract.errors import CorruptData, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, SharedFile, TransferKind
+from astraflow.weights.chunks import announced
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.shared import SharedBuffer, attach
 from astraflow.weights.tensors import Buffer
 from tests.fakes.clock import ManualClock
-from tests.weights.shelves import announced, got, names, put_full, put_shared, read, shelf
+from tests.weights.shelves import got, names, put_full, put_shared, read, shelf
 from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
 
 SNAPSHOTS = history(6)

@@ -4,6 +4,7 @@ import asyncio
 import random
 import socket
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import pytest
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
 from astraflow.runtime.aio import retry
+from astraflow.weights.chunks import announced
 from astraflow.weights.config import PullConfig
 from astraflow.weights.keeping.memory import MemoryKeep, MemoryOptions
 from astraflow.weights.origins import Origin, Origins
+from astraflow.weights.part_publisher import PartPublisher
+from astraflow.weights.parts import part_of, shared_out
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Pulled, Puller
 from astraflow.weights.shared import SharedBuffer
@@ -24,7 +28,6 @@ from astraflow.wire.codec_weights import encode_manifest, encode_shared, encode_
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from tests.weights.running import TOKEN, BriskClock, client_of
-from tests.weights.shelves import announced
 from tests.weights.versions import POLICY, history, layout
 
 pytestmark = pytest.mark.anyio
@@ -43,6 +46,8 @@ asyncio.run(serve(config, listen=listen, directory=Path(sys.argv[1]), stop=async
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 VERSIONS = 40
+GIVE_UP_S = 30.0
+"""What hangs longer than that is told with what it waits for."""
 
 
 class KillableStore:
@@ -78,26 +83,29 @@ class KillableStore:
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
-@pytest.mark.parametrize("is_shared", [False, True], ids=["sent", "adopted"])
-async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, kind: str, is_shared: bool) -> None:
+@pytest.mark.parametrize("way", ["sent", "adopted", "in parts"])
+async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, kind: str, way: str) -> None:
     snapshots = history(VERSIONS)
     store = KillableStore(tmp_path, kind)
     acknowledged = asyncio.Event()
     await store.start()
     try:
         async with client_of(store.address) as client, asyncio.TaskGroup() as tasks:
-            publish = partial(_share, store.address) if is_shared else partial(_publish, client)
+            ways = {"sent": partial(_publish, client), "in parts": partial(_publish_parts, client)}
+            publish = ways.get(way, partial(_share, store.address))
             publishing = tasks.create_task(publish(snapshots, acknowledged))
             following = tasks.create_task(_follow(client))
             for _ in range(KILLS):
-                await acknowledged.wait()
+                async with asyncio.timeout(GIVE_UP_S):
+                    await acknowledged.wait()
                 await asyncio.sleep(random.uniform(0, 0.02))  # any moment of a publish, not the one between two
                 await store.kill()
                 await store.start()
                 acknowledged.clear()
 
             await publishing
-            followed = await following
+            async with asyncio.timeout(GIVE_UP_S):
+                followed = await following
             kept = await client.versions(POLICY)
     finally:
         await store.kill()
@@ -120,6 +128,22 @@ async def _publish(client: WeightPlaneClient, snapshots: list[SnapshotTensors], 
             await publisher.publish(Version(version), tensors)
             await publisher.wait()
             acknowledged.set()
+
+
+async def _publish_parts(
+    client: WeightPlaneClient, snapshots: list[SnapshotTensors], acknowledged: asyncio.Event
+) -> None:
+    """Publish as two ranks on hosts of their own do."""
+    senders = [PartPublisher(client, POLICY, clock=BriskClock()) for _ in range(2)]
+    for version, tensors in enumerate(snapshots):
+        manifest, bits = layout(tensors, version)
+        stretches = shared_out(manifest.tensors, len(senders))
+        async with asyncio.TaskGroup() as tasks:
+            for sender, specs in zip(senders, stretches, strict=True):
+                part = part_of(specs)
+                assert part is not None
+                tasks.create_task(sender.publish(manifest, part, bits[part.offset : part.end]))
+        acknowledged.set()
 
 
 async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: asyncio.Event) -> None:
@@ -151,11 +175,14 @@ async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: a
 
 async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
     """One that the store has let go: it keeps the newest version only, once nobody reads the one before."""
-    while True:
+    give_up_at = time.monotonic() + GIVE_UP_S
+    while time.monotonic() < give_up_at:
         for buffer in buffers:
             if buffer.reclaim():
                 return buffer
         await asyncio.sleep(0.001)
+    inodes = [Path(buffer.file.path).stat().st_ino for buffer in buffers]
+    raise AssertionError(f"the store lets go of neither buffer: inodes {inodes} in\n{Path('/proc/locks').read_text()}")
 
 
 async def _follow(client: WeightPlaneClient) -> list[Pulled]:

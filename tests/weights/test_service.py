@@ -25,7 +25,7 @@ from astraflow.contract.errors import (
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile, Transfer
 from astraflow.weights import ways
-from astraflow.weights.chunks import CHUNK_BYTES, split
+from astraflow.weights.chunks import CHUNK_BYTES, announced, split
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
 from astraflow.weights.servicer import WeightsServicer
@@ -37,7 +37,6 @@ from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from astraflow.wire.server import Listen
 from tests.weights.running import CONFIG, TOKEN, client_of, weight_store
-from tests.weights.shelves import announced
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot
 
 pytestmark = pytest.mark.anyio

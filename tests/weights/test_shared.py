@@ -1,9 +1,11 @@
 """Buffers in shared memory: who may map them, and when they may be written again."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -99,6 +101,16 @@ def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(made: Sha
     sweep()
     assert not Path(left).exists()
     assert Path(made.file.path).exists()
+
+
+def test_a_buffer_without_a_size_is_removed_once_nobody_can_be_making_it() -> None:
+    path = SHARED_FOLDER / f"{PREFIX}{uuid4().hex}"
+    path.touch(mode=0o600)
+    sweep()
+    assert path.exists()
+    os.utime(path, (0, 0))
+    sweep()
+    assert not path.exists()
 
 
 def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:

@@ -133,6 +133,83 @@ async def test_a_source_that_stalls_is_left(tmp_path: Path) -> None:
     assert pulled.stats.origin == "store"
 
 
+class Trickling(Mirror):
+    """Six seconds of a test's clock for each chunk."""
+
+    clock: ManualClock
+
+    async def fetch(self, transfer: Transfer, *, offset: int = 0, size_bytes: int = 0) -> AsyncGenerator[Chunk, None]:
+        async for chunk in super().fetch(transfer, offset=offset, size_bytes=size_bytes):
+            await self.clock.pass_time(6.0)
+            yield chunk
+
+
+@asynccontextmanager
+async def trickling_and_store(
+    directory: Path, *snapshots: SnapshotTensors, **options: float
+) -> AsyncIterator[tuple[Puller, Origins, RewrittenPlane]]:
+    async with mirror_and_store(directory, *snapshots) as (mirror, store):
+        mirror.__class__ = Trickling
+        assert isinstance(mirror, Trickling)
+        mirror.clock = clock = ManualClock()
+        origins = Origins([Origin("mirror", [mirror]), Origin("store", [store])], clock=clock)
+        config = PullConfig.model_validate({"maps_shared": False, **options})
+        yield Puller(origins, POLICY, config=config, clock=clock), origins, store
+
+
+async def test_a_source_below_the_floor_is_left_and_the_next_one_brings_the_rest(tmp_path: Path) -> None:
+    tensors = snapshot(0, LARGE)
+    async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e6) as (puller, origins, store):
+        pulled = await puller.newer()
+
+        assert_exact(pulled, tensors, 0)
+        assert pulled.stats.origin == "store"
+        assert 0 < min(offset for _, offset in store.fetched) <= 3 * CHUNK_BYTES
+        assert [origin.name for origin in origins.usable()] == ["store"]
+
+
+async def test_a_source_far_below_what_another_one_brought_is_left(tmp_path: Path) -> None:
+    tensors = snapshot(0, LARGE)
+    async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=0) as (puller, origins, _):
+        origins.all[1].bytes_per_s = 5e6
+        pulled = await puller.newer()
+
+    assert_exact(pulled, tensors, 0)
+    assert pulled.stats.origin == "store"
+
+
+async def test_a_source_that_is_slow_as_all_are_is_used_to_the_end(tmp_path: Path) -> None:
+    tensors = snapshot(0, LARGE)
+    async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e4) as (puller, origins, store):
+        origins.all[1].bytes_per_s = 1e6
+        pulled = await puller.newer()
+
+        assert_exact(pulled, tensors, 0)
+        assert (pulled.stats.origin, store.fetched) == ("mirror", [])
+        assert origins.all[0].bytes_per_s == pytest.approx(pulled.stats.version_bytes / (17 * 6), rel=0.01)
+
+
+async def test_the_only_source_is_never_too_slow(tmp_path: Path) -> None:
+    tensors = snapshot(0, LARGE)
+    async with trickling_and_store(tmp_path, tensors) as (_, origins, _):
+        only = Origins(origins.all[:1], clock=ManualClock())
+        config = PullConfig(maps_shared=False, min_bytes_per_s=1e9)
+        pulled = await Puller(only, POLICY, config=config, clock=BriskClock()).newer()
+
+    assert_exact(pulled, tensors, 0)
+    assert pulled.stats.origin == "mirror"
+
+
+async def test_what_the_own_bound_holds_back_is_not_blamed_on_the_source(tmp_path: Path) -> None:
+    tensors = snapshot(0, LARGE)
+    options = {"min_bytes_per_s": 1e6, "max_bytes_per_s": 1e5}
+    async with trickling_and_store(tmp_path, tensors, **options) as (puller, _, store):
+        pulled = await puller.newer()
+
+    assert_exact(pulled, tensors, 0)
+    assert (pulled.stats.origin, store.fetched) == ("mirror", [])
+
+
 def _flipped(chunk: Chunk) -> Chunk:
     data = bytearray(chunk.data)
     data[-1] ^= 1

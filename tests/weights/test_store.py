@@ -10,6 +10,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import TransferKind
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store import opened
+from astraflow.wire.codec_weights import decode_notice, encode_notice
 from tests.weights.shelves import got, names, put, put_all, put_full, read, shelf
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot, stepped
 
@@ -289,3 +290,13 @@ def test_dense_updates_stay_small(tmp_path: Path) -> None:
 
         assert got(store, have=layout(first, 0)) == layout(second, 1)[0]
         assert store.notices(POLICY)[-1].delta_bytes < store.notices(POLICY)[-1].full_bytes / 2
+
+
+@pytest.mark.parametrize(("kind", "is_durable"), [("disk", True), ("memory", False)])
+def test_who_watches_is_told_whether_a_version_outlasts_the_machine(
+    tmp_path: Path, kind: str, is_durable: bool
+) -> None:
+    with shelf(tmp_path, WeightsConfig(keep_in={"kind": kind})) as store:
+        put_full(store, snapshot(), 0)
+        (notice,) = store.notices(POLICY)
+    assert decode_notice(encode_notice(notice)).is_durable is is_durable

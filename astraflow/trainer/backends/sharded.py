@@ -9,16 +9,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # what torch's own checkpoints use
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.contract.weights import Dtype, SharedFile
 from astraflow.models.precision import torch_dtype_of
 from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.shards import check_placements, held_shards
 from astraflow.weights.drafts import Draft, places_in
 from astraflow.weights.shared import join
-from astraflow.weights.tensors import BitArray, Buffer, Places, TensorShapes, lay_out
+from astraflow.weights.tensors import Buffer, Places, TensorShapes, lay_out
 
 _NAME_BYTES = 1024
 
@@ -51,7 +50,7 @@ class ShardedWeights:
         self._host_copy = HostCopy(device)
         self._joined: dict[str, Buffer] = {}
         for name, parameter in self._parameters.items():
-            _check_placements(name, parameter)
+            check_placements(name, parameter)
 
     @property
     def published(self) -> TensorShapes:
@@ -86,17 +85,17 @@ class ShardedWeights:
             problem = found
         if not self._all(problem is None):
             raise InvalidInput(
-                "not every rank could write its shards: all ranks of a model that publishes must be on one host"
+                "not every rank could write its shards: ranks that write one draft must be on one host; those of "
+                "several hosts publish with `SpreadPublisher`"
             ) from problem
 
     def _write(self, places: Places) -> None:
-        shards: dict[str, Tensor] = {}
-        parts: dict[str, BitArray] = {}
-        for name, parameter in self._parameters.items():
-            shard, part = _shard_of(parameter)
-            if shard.numel() and _is_writer(parameter, is_first=self.is_first):
-                shards[name] = shard
-                parts[name] = places[name].reshape(tuple(parameter.shape))[part]
+        held = held_shards(self._parameters, is_first=self.is_first)
+        parts = {
+            name: places[name].reshape(tuple(self._parameters[name].shape))[shard.box.slices]
+            for name, shard in held.items()
+        }
+        shards = {name: shard.local for name, shard in held.items()}
         self._host_copy.write(shards, parts, torch_dtype_of(self._dtype))
 
     def _joint(self, file: SharedFile) -> Buffer:
@@ -119,30 +118,3 @@ class ShardedWeights:
         votes = torch.tensor([int(is_good)], device=self._device)
         dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=self._group)
         return bool(votes.item())
-
-
-def _check_placements(name: str, parameter: Tensor) -> None:
-    for placement in parameter.placements if isinstance(parameter, DTensor) else ():
-        if type(placement) not in {Shard, Replicate}:
-            raise InvalidInput(f"{name} is placed as {placement}: only Shard and Replicate can be published")
-
-
-def _shard_of(parameter: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
-    """What is here, and which part of the whole tensor that is."""
-    if not isinstance(parameter, DTensor):
-        return parameter.detach(), ()
-    shape, offsets = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
-    part = tuple(slice(offset, offset + size) for offset, size in zip(offsets, shape, strict=True))
-    return parameter.to_local().detach(), part
-
-
-def _is_writer(parameter: Tensor, *, is_first: bool) -> bool:
-    """Of ranks that hold the same shard, the first in its mesh."""
-    if not isinstance(parameter, DTensor):
-        return is_first
-    coordinate = parameter.device_mesh.get_coordinate()
-    return coordinate is not None and all(
-        place == 0
-        for place, placement in zip(coordinate, parameter.placements, strict=True)
-        if isinstance(placement, Replicate)
-    )

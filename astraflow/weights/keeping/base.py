@@ -38,6 +38,10 @@ class Keep(Protocol):
     is_durable: bool
     """Whether files outlast the machine's memory."""
 
+    def claim(self) -> None:
+        """Make the place this store's own; before anything else. Raises: InvalidInput when another store has it;
+        Unavailable."""
+
     def policies(self) -> Sequence[PolicyId]:
         """Those that have files here, sorted. Raises: Unavailable, InvalidInput when the place cannot be used."""
 

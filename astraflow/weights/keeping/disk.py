@@ -30,6 +30,9 @@ class DiskKeep:
             log.info("unfinished_file_removed", file=str(part))
             part.unlink()
 
+    def claim(self) -> None:
+        """Who holds the store's directory has it."""
+
     def policies(self) -> Sequence[PolicyId]:
         """Those that have a folder."""
         return sorted(PolicyId(unquote(path.name)) for path in self._directory.iterdir() if path.is_dir())

@@ -13,10 +13,16 @@ from pydantic import Field
 from astraflow.contract.errors import InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
+from astraflow.runtime.logs import get_logger
 from astraflow.weights.keeping import keeps
+from astraflow.weights.keeping.claim import Claim
+
+log = get_logger()
 
 PART_BYTES = 16 * 2**20
 """Larger objects are sent in parts of this size, several at once."""
+
+CLAIM_NAME = "store.claim"
 
 MAX_PARTS = 9000
 """S3 takes 10,000."""
@@ -36,6 +42,8 @@ class S3Options(Config):
     """`AWS_REGION` when absent."""
     endpoint: str | None = None
     """`http(s)://HOST[:PORT]` of a service other than Amazon's; `AWS_ENDPOINT_URL` when absent."""
+    take_over: bool = False
+    """Whether a store may take the prefix from another one: after a machine was lost with the store on it."""
     retry_s: float = Field(default=10.0, ge=0)
     """A request that fails is tried again for this long before the store says that it cannot reach the bucket."""
 
@@ -60,6 +68,16 @@ class S3Keep:
             )
         except (self._library.exceptions.BaseError, ValueError) as problem:
             raise InvalidInput(f"weights cannot be kept in {self._place}: {_first_line(problem)}") from problem
+        self._claim = Claim(
+            S3ClaimObject(self._library, self._store, self._place),
+            place=self._place,
+            directory=directory,
+            may_take_over=options.take_over,
+        )
+
+    def claim(self) -> None:
+        """Write down whose the prefix is. Raises: InvalidInput, Unavailable."""
+        self._claim.take()
 
     def policies(self) -> Sequence[PolicyId]:
         """Those that have objects."""
@@ -69,20 +87,25 @@ class S3Keep:
 
     def folder(self, policy: PolicyId) -> "S3Folder":
         """A policy's objects."""
-        return S3Folder(self._library, self._store, self._place, quote(policy, safe=""))
+        return S3Folder(self._library, self._store, self._place, quote(policy, safe=""), claim=self._claim)
 
     def close(self) -> None:
-        """Everything stays."""
+        """Everything stays, for whatever store comes next."""
+        try:
+            self._claim.release()
+        except Unavailable as problem:
+            log.warning("weights_still_claimed", place=self._place, problem=str(problem))
 
 
 class S3Folder:
-    """A `Folder` in a bucket."""
+    """A `Folder` in a bucket. What changes it raises Conflict once another store has taken the bucket over."""
 
-    def __init__(self, library: Any, store: Any, place: str, folder: str) -> None:
+    def __init__(self, library: Any, store: Any, place: str, folder: str, *, claim: Claim) -> None:
         self._library = library
         self._store = store
         self._place = place
         self._folder = folder
+        self._claim = claim
 
     def sizes(self) -> Mapping[str, int]:
         """Every object, with its bytes."""
@@ -96,23 +119,53 @@ class S3Folder:
 
     def write(self, name: str, data: bytes | memoryview) -> None:
         """Sent in parts, there with the last one. Raises: Unavailable."""
+        self._claim.check()
         size_bytes = max(PART_BYTES, -(-len(data) // MAX_PARTS))
         with _reaching(self._place):
             self._library.put(self._store, self._path(name), data, chunk_size=size_bytes)
 
     def rename(self, name: str, new_name: str) -> None:
         """Copied within the bucket, then removed."""
+        self._claim.check()
         with _reaching(self._place):
             self._library.rename(self._store, self._path(name), self._path(new_name))
 
     def remove(self, names: Iterable[str]) -> None:
         """One request each, in order."""
+        self._claim.check()
         with _reaching(self._place):
             for name in names:
                 self._library.delete(self._store, self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
+
+
+class S3ClaimObject:
+    """The object that says whose a prefix is."""
+
+    def __init__(self, library: Any, store: Any, place: str) -> None:
+        self._library = library
+        self._store = store
+        self._place = place
+
+    def read(self) -> bytes | None:
+        """What is in it."""
+        try:
+            with _reaching(self._place):
+                return bytes(self._library.get(self._store, CLAIM_NAME).bytes())
+        except UnknownVersion:
+            return None
+
+    def write(self, data: bytes) -> None:
+        """Make or replace it."""
+        with _reaching(self._place):
+            self._library.put(self._store, CLAIM_NAME, data)
+
+    def remove(self) -> None:
+        """Take it away."""
+        with _reaching(self._place):
+            self._library.delete(self._store, CLAIM_NAME)
 
 
 class S3Source:

@@ -237,6 +237,7 @@ class PublishHead(_message.Message):
     MANIFEST_FIELD_NUMBER: _builtins.int
     TRANSFER_FIELD_NUMBER: _builtins.int
     SHARED_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def manifest(self) -> Global___Manifest: ...
     @_builtins.property
@@ -245,20 +246,49 @@ class PublishHead(_message.Message):
     def shared(self) -> Global___SharedFile:
         """The version's full bits, for a store on the same host: then no chunks of a full snapshot follow."""
 
+    @_builtins.property
+    def part(self) -> Global___Part:
+        """What follows is this part of the version, and others send the rest: answered once all of it is durable."""
+
     def __init__(
         self,
         *,
         manifest: Global___Manifest | None = ...,
         transfer: Global___Transfer | None = ...,
         shared: Global___SharedFile | None = ...,
+        part: Global___Part | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "part", b"part", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest", b"manifest", "part", b"part", "shared", b"shared", "transfer", b"transfer"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PublishHead: _TypeAlias = PublishHead  # noqa: Y015
+
+@_typing.final
+class Part(_message.Message):
+    """A stretch of a version's flat buffer, from the start of one tensor to the end of another."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Part: _TypeAlias = Part  # noqa: Y015
 
 @_typing.final
 class SharedFile(_message.Message):
@@ -344,6 +374,7 @@ class VersionNotice(_message.Message):
     PUBLISHED_AT_FIELD_NUMBER: _builtins.int
     CHANGED_ELEMENTS_FIELD_NUMBER: _builtins.int
     ELEMENTS_FIELD_NUMBER: _builtins.int
+    IS_DURABLE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     root_hash: _builtins.bytes
@@ -353,6 +384,8 @@ class VersionNotice(_message.Message):
     changed_elements: _builtins.int
     """Elements that differ from the version before, of how many; both 0 when not known."""
     elements: _builtins.int
+    is_durable: _builtins.bool
+    """Whether the store keeps it where it outlasts the machine's memory."""
     def __init__(
         self,
         *,
@@ -364,10 +397,11 @@ class VersionNotice(_message.Message):
         published_at: _builtins.float = ...,
         changed_elements: _builtins.int = ...,
         elements: _builtins.int = ...,
+        is_durable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_elements", b"changed_elements", "delta_bytes", b"delta_bytes", "elements", b"elements", "full_bytes", b"full_bytes", "policy", b"policy", "published_at", b"published_at", "root_hash", b"root_hash", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_elements", b"changed_elements", "delta_bytes", b"delta_bytes", "elements", b"elements", "full_bytes", b"full_bytes", "is_durable", b"is_durable", "policy", b"policy", "published_at", b"published_at", "root_hash", b"root_hash", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

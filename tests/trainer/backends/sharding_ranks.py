@@ -1,12 +1,26 @@
-"""One rank of a model under FSDP2 that trains a little and publishes each version; started twice by a test.
+"""One rank of a model under FSDP2 that trains a little and publishes each version; started several times by a test.
 
-python -m tests.trainer.backends.sharding_ranks RANK RANKS RENDEZVOUS_FILE STORE_ADDRESS [elsewhere]
+python -m tests.trainer.backends.sharding_ranks RANK RANKS RENDEZVOUS_FILE STORE_ADDRESS [OPTION...]
+
+    spread      each rank is on a host of its own, without shared memory; it prints a line of JSON for each version
+    key=FILE    the first rank signs with it
+    dies        the last rank kills itself while it sends its part of version 1
+    elsewhere   without `spread`: the other ranks are on another host than the first
+    replicas    every rank holds everything
+    summed      a tensor that cannot be published
 """
 
 import asyncio
+import json
 import os
+import signal
 import sys
+import time
 import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,10 +30,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Dtype
+from astraflow.contract.weights import Chunk, Dtype
 from astraflow.trainer.backends.sharded import ShardedWeights
-from astraflow.weights import shared
+from astraflow.trainer.backends.spread import SpreadPublisher
+from astraflow.weights import part_publisher, shared
+from astraflow.weights.chunks import split
 from astraflow.weights.publisher import Publisher
+from astraflow.weights.signing import SigningKey
 from tests.weights.running import client_of
 
 POLICY = PolicyId("solver")
@@ -33,7 +50,7 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(37, 12)
-        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(2))
+        self.layers = nn.ModuleList(nn.Linear(12, 12) for _ in range(4))
         self.narrow = nn.Linear(12, 1)
         self.head = nn.Linear(12, 37, bias=False)
         self.head.weight = self.embedding.weight
@@ -76,6 +93,40 @@ async def publish(rank: int, address: str, parameters: dict[str, nn.Parameter]) 
             await publisher.publish(Version(version), draft)
 
 
+async def publish_spread(rank: int, ranks: int, address: str, parameters: dict[str, nn.Parameter]) -> None:
+    """Every version, by all ranks together."""
+    setattr(shared, "host_id", lambda: f"host {rank}")  # noqa: B010 (mypy sees a function that is cached)
+    shared.SHARED_FOLDER = Path("/nonexistent")
+    keys = [SigningKey.read(Path(option[4:])) for option in sys.argv if option.startswith("key=")]
+    async with (
+        client_of(address) as client,
+        SpreadPublisher(
+            client,
+            POLICY,
+            parameters,
+            dtype=Dtype.BFLOAT16,
+            device=CPU,
+            signing=keys[0] if keys and rank == 0 else None,
+        ) as publisher,
+    ):
+        for version in range(VERSIONS):
+            if "dies" in sys.argv and version == 1 and rank == ranks - 1:
+                setattr(part_publisher, "split", killed_while_sending)  # noqa: B010 (not exported there)
+            draft = publisher.snapshot()
+            moved(parameters)
+            await publisher.publish(Version(version), draft, metadata={"step": str(version)} if rank == 0 else None)
+            stats = await publisher.wait()
+            assert stats is not None
+            sys.stdout.write(json.dumps({**asdict(stats), "kind": stats.kind.value if stats.kind else None}) + "\n")
+
+
+def killed_while_sending(data: bytes | memoryview) -> Iterator[Chunk]:
+    """Some of the chunks, which leave this process, and no more."""
+    yield from islice(split(data, chunk_bytes=len(data) // 3), 2)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def run() -> None:
     """The rank, from joining the others to its last version."""
     rank, ranks, rendezvous, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -87,12 +138,16 @@ def run() -> None:
     mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names)
     fully_shard(model.layers[0], mesh=mesh)
     fully_shard(model.layers[1], mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
+    fully_shard(model.layers[2], mesh=mesh, shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
     fully_shard(model, mesh=mesh, ignored_params={model.narrow.bias})
     parameters = dict(model.named_parameters())
     if "summed" in sys.argv:
         summed = DTensor.from_local(torch.zeros(3), mesh, [Partial()] * mesh.ndim)
         parameters["summed"] = nn.Parameter(summed)
-    asyncio.run(publish(rank, address, parameters))
+    if "spread" in sys.argv:
+        asyncio.run(publish_spread(rank, ranks, address, parameters))
+    else:
+        asyncio.run(publish(rank, address, parameters))
     dist.barrier()
 
 

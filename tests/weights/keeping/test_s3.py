@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from astraflow.contract.errors import InvalidInput, Unavailable, UnknownVersion
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.keeping import keeps, s3
@@ -83,6 +83,55 @@ def test_a_store_in_a_bucket_is_back_on_another_machine(tmp_path: Path, spec: di
         for notice in store.notices(SOLVER):
             assert got(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
         assert got(store, have=layout(SNAPSHOTS[4], 4)) == layout(SNAPSHOTS[6], 6)[0]
+
+
+def killed(directory: Path, spec: dict[str, Any]) -> Keep:
+    """A place whose store did not stop in good order."""
+    directory.mkdir()
+    keep: Keep = keeps.build(spec, directory)
+    keep.claim()
+    return keep
+
+
+def test_a_prefix_that_another_store_uses_is_refused_with_what_to_do(tmp_path: Path, spec: dict[str, Any]) -> None:
+    killed(tmp_path / "one", spec).folder(SOLVER).write(NAME, b"data")
+
+    refusal = r"used by another weight store, on .*: stop that one, or give this one a prefix.*`take_over = true`"
+    with pytest.raises(InvalidInput, match=refusal), shelf(tmp_path / "two", WeightsConfig(keep_in=spec)):
+        pass
+    with shelf(tmp_path / "two", WeightsConfig(keep_in={**spec, "prefix": "runs/2"})):
+        pass
+
+
+def test_a_store_that_was_killed_goes_on_with_its_prefix(tmp_path: Path, spec: dict[str, Any]) -> None:
+    killed(tmp_path / "one", spec)
+    with shelf(tmp_path / "one", WeightsConfig(keep_in=spec)) as store:
+        put_full(store, SNAPSHOTS[0], 0)
+
+
+def test_a_store_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path, spec: dict[str, Any]) -> None:
+    with shelf(tmp_path / "one", WeightsConfig(keep_in=spec)) as stale:
+        put_full(stale, SNAPSHOTS[0], 0)
+        with shelf(tmp_path / "two", WeightsConfig(keep_in={**spec, "take_over": True})) as store:
+            assert got(store) == layout(SNAPSHOTS[0], 0)[0]
+            with pytest.raises(Conflict, match="taken over by the weight store on"):
+                put_full(stale, SNAPSHOTS[1], 1)
+            put_full(store, SNAPSHOTS[2], 1)
+            assert got(store) == layout(SNAPSHOTS[2], 1)[0]
+            assert got(stale) == layout(SNAPSHOTS[0], 0)[0]
+        with pytest.raises(Conflict, match="taken over by another weight store, which left"):
+            put_full(stale, SNAPSHOTS[1], 1)
+
+
+def test_a_claim_that_cannot_be_read_is_somebody_elses(tmp_path: Path, spec: dict[str, Any]) -> None:
+    keep = killed(tmp_path / "one", spec)
+    assert isinstance(keep, s3.S3Keep)
+    s3.S3ClaimObject(keep._library, keep._store, "").write(b"?")
+    with (
+        pytest.raises(InvalidInput, match="on an unknown host"),
+        shelf(tmp_path / "one", WeightsConfig(keep_in=spec)),
+    ):
+        pass
 
 
 def test_a_file_without_a_record_is_no_version(tmp_path: Path, spec: dict[str, Any]) -> None:

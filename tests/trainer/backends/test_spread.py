@@ -1,0 +1,70 @@
+"""Ranks on hosts of their own publish one model together, each a part; any of them may be killed."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.signing import SigningKey
+from tests.trainer.backends.ranks import ended, expected, started
+from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS
+from tests.weights.running import client_of, weight_store
+
+pytestmark = pytest.mark.anyio
+
+CONFIG = WeightsConfig(keep_versions=8, anchor_every=8, parts_wait_s=0.5)
+
+
+@pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",))])
+async def test_ranks_on_several_hosts_publish_the_bits_that_one_process_publishes(
+    tmp_path: Path, count: int, options: tuple[str, ...]
+) -> None:
+    key = _key(tmp_path / "weights.key")
+    store = weight_store(tmp_path / "store", config=CONFIG, trusted=key.public)
+    async with store as address, client_of(address) as client:
+        file = f"key={tmp_path / 'weights.key'}"
+        ranks = await ended(tmp_path / "rendezvous", address, "spread", file, *options, count=count)
+        assert [code for code, _, _ in ranks] == [0] * count, ranks
+
+        for manifest in expected():
+            found = (await client.plan(POLICY, have=None, want=manifest.version)).manifest
+            assert found == key.signed(replace(manifest, metadata={"step": str(manifest.version)}))
+        notices = await client.versions(POLICY)
+
+    stats = [[json.loads(line) for line in out.splitlines()] for _, out, _ in ranks]
+    for version in range(VERSIONS):
+        of_ranks = [rank[version] for rank in stats]
+        assert sum(one["part_bytes"] for one in of_ranks) == of_ranks[0]["version_bytes"]
+        assert max(one["part_bytes"] for one in of_ranks) < 0.7 * of_ranks[0]["version_bytes"]
+        kinds = {one["kind"] for one in of_ranks if one["part_bytes"]}
+        assert kinds == {"full" if version == 0 else "delta"}
+    assert all(0 < notice.delta_bytes < notice.full_bytes for notice in notices[1:])
+    async with weight_store(tmp_path / "store", config=CONFIG) as address, client_of(address) as client:
+        assert await client.versions(POLICY) == notices, "rebuilt from the files, each proven"
+
+
+async def test_a_rank_that_is_killed_while_it_sends_leaves_no_half_version_and_all_begin_again(tmp_path: Path) -> None:
+    async with weight_store(tmp_path / "store", config=CONFIG) as address, client_of(address) as client:
+        async with started(tmp_path / "first", address, "spread", "dies", count=3) as ranks:
+            with capture_logs() as logs:
+                assert await asyncio.wait_for(ranks[-1].wait(), 30) == -9
+                while not (let_go := [one for one in logs if one["event"] == "parts_let_go"]):  # noqa: ASYNC110 (a log)
+                    await asyncio.sleep(0.01)
+            assert let_go[0]["version"] == 1
+            assert [notice.version for notice in await client.versions(POLICY)] == [0]
+
+        again = await ended(tmp_path / "second", address, "spread", count=3)
+        assert [code for code, _, _ in again] == [0] * 3, again
+        kept = await client.versions(POLICY)
+        assert [notice.root_hash for notice in kept] == [manifest.root_hash for manifest in expected()]
+
+
+def _key(path: Path) -> SigningKey:
+    key = SigningKey.made()
+    path.touch(mode=0o600)
+    path.write_text(key.text())
+    return key
