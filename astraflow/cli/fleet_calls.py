@@ -11,11 +11,11 @@ from astraflow.access.authority import Authority
 from astraflow.cli.local import Door
 from astraflow.cli.options import TOKEN, read_token
 from astraflow.cli.roles import client_tls
-from astraflow.cli.rundir import active_runs
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import Actor, Applied, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
+from astraflow.runtime.runs import active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 
 T = TypeVar("T")
