@@ -28,10 +28,41 @@ from web.guard import READING, Guard
 from web.parts import Parts, parts_of
 from web.rendering import STATIC
 from web.roles import Need, Needs, least_role
-from web.routes import api, audit, charts, flows, live, login, nodes, overview, runs, settings, weights
+from web.routes import (
+    api,
+    audit,
+    charts,
+    flows,
+    kill,
+    live,
+    login,
+    nodes,
+    overview,
+    palette,
+    runs,
+    settings,
+    views,
+    weights,
+)
 
 ROUTERS = tuple(
-    module.router for module in (overview, runs, nodes, weights, flows, charts, audit, settings, login, api, live)
+    module.router
+    for module in (
+        overview,
+        runs,
+        nodes,
+        weights,
+        flows,
+        charts,
+        audit,
+        settings,
+        views,
+        palette,
+        kill,
+        login,
+        api,
+        live,
+    )
 )
 
 log = get_logger()

@@ -22,6 +22,7 @@ from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
 from web.state import RunState
+from web.views import SavedViews
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Parts:
     hub: Hub
     recorder: Recorder
     pages: Pages
+    views: SavedViews
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

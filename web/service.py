@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from astraflow.client.connect import connect_control
@@ -25,16 +25,22 @@ from web.frames import FrameMaker
 from web.hub import Hub
 from web.parts import Parts
 from web.points import Point
+from web.present.cells import Cell
 from web.present.overview import latest_events
+from web.present.pool_cards import SHOWN_POOLS, pool_cards
+from web.present.top import top_bar, top_cells
 from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
 from web.settings import Settings
 from web.state import FeedState, RunState
+from web.views import SavedViews
 
 log = get_logger()
 
 BEAT_S = 1.0
+POOLS_EVERY = 5
+"""Reports between two renderings of the cards of pools."""
 DRAIN_S = 1
 """Requests in flight get this long when the process stops; sockets are told at once."""
 
@@ -56,10 +62,15 @@ async def serve(
                 connect_control(settings.dataflow, settings.token, authority=settings.authority) as control,
                 connected_fleet(settings) as fleet,
             ):
-                pages = Pages(dataflow=settings.dataflow)
                 state = RunState(clock)
                 fleet_state = FleetState(clock, is_absent=fleet is None)
-                frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
+                pages = Pages(dataflow=settings.dataflow, top=lambda: top_bar(state.report, fleet_state))
+                frames = FrameMaker(
+                    state,
+                    render_regions=_regions(pages, fleet_state),
+                    build=pages.build,
+                    more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
+                )
                 trail = Trail(database, clock=clock)
                 parts = Parts(
                     settings=settings,
@@ -77,6 +88,7 @@ async def serve(
                     hub=Hub(frames.snapshot),
                     recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
                     pages=pages,
+                    views=SavedViews(database, clock=clock),
                 )
                 await _run(parts, listener, stop, on_ready)
         finally:
@@ -152,11 +164,23 @@ async def _beat(parts: Parts, clock: Clock) -> None:
     await periodic(tell, every_s=BEAT_S, clock=clock)
 
 
-def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
-    return lambda report: {
-        "events": pages.fragment("overview/_events.html", events=latest_events(report)),
-        "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
-    }
+def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
+    """Parts of pages that are replaced whole; of pools, whose texts are cells, now and then only."""
+    pools = ""
+
+    def render(report: Report, cells: Mapping[str, Cell]) -> dict[str, str]:
+        nonlocal pools
+        if not pools or report.sequence % POOLS_EVERY == 0:
+            cards = pool_cards(report)[:SHOWN_POOLS]
+            pools = pages.fragment("overview/_pools.html", pools=cards, cells=cells)
+        return {
+            "pools": pools,
+            "kill": pages.fragment("_kill.html", top=top_bar(report, fleet_state)),
+            "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+            "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+        }
+
+    return render
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

@@ -1,7 +1,6 @@
 """What the web process remembers over restarts. The run itself lives in dataflow, never here."""
 
 from typing import Any
-
 from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
 
@@ -118,6 +117,20 @@ class Preference(SQLModel, table=True):
 
     name: str = Field(primary_key=True)
     value: str
+
+
+class SavedView(SQLModel, table=True):
+    """A page as somebody set it up: its address, under a name of their own."""
+
+    __tablename__ = "saved_views"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    user_id: int = Field(foreign_key="users.id", index=True)
+    name: str
+    address: str
+    """Path and query."""
+    created_at: float
 
 
 class RunRecord(SQLModel, table=True):

@@ -2,17 +2,19 @@
 
 import json
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.ids import PolicyId
-from web.parts import Parts, PartsOf
+from web.capacity import FLEET_VALUES
+from web.exports import Ending, sheet_answer
+from web.history import history
+from web.parts import PartsOf
 from web.points import VALUES
 from web.present import charts
 from web.present.overview import rows_of
-from web.present.series import as_csv
-from web.present.shell import Chosen, chosen
+from web.present.series import as_sheet
+from web.present.shell import chosen
 from web.report_json import report_to_json
 from web.roles import Need, needs
 
@@ -50,30 +52,16 @@ async def session() -> Response:
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/api/series.csv")
+@router.get("/api/series.{ending}")
 @needs(Need.READ)
-async def series_csv(parts: PartsOf, chart: str = "", policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
-    """What a chart plots, as CSV; without `chart`, every value."""
-    choice, values, rows = _series(parts, chart, policy, range)
-    name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}.csv".replace("/", "_").replace(":", "_")
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(as_csv(rows, values), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-@router.get("/api/series.json")
-@needs(Need.READ)
-async def series_json(parts: PartsOf, chart: str = "", policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
-    """The same as JSON."""
-    choice, values, rows = _series(parts, chart, policy, range)
-    points = [{"unix_s": at, **{name: numbers[name] for name in values}} for at, numbers in rows]
-    return JSONResponse({"policy": choice.policy, "range_s": choice.range_s, "points": points})
-
-
-def _series(parts: Parts, chart: str, policy: str, range_name: str) -> tuple[Chosen, tuple[str, ...], list[charts.Row]]:
-    if chart and chart not in charts.CHARTS:
-        raise InvalidInput(f"no chart is called {chart[:40]!r}; known: {', '.join(charts.CHARTS)}")
-    choice = chosen(parts.state, policy, range_name)
+async def series(request: Request, parts: PartsOf, ending: Ending, chart: str = "") -> Response:
+    """What a chart plots, as CSV or JSON; without `chart`, every value."""
+    if chart and chart not in charts.KNOWN:
+        raise InvalidInput(f"no chart is called {chart[:40]!r}; known: {', '.join(charts.KNOWN)}")
+    choice = chosen(parts.state, request.query_params)
     if choice.policy is None:
         raise Unavailable("no report has arrived from dataflow yet")
-    values = tuple(line.value for line in charts.CHARTS[chart].lines) if chart else VALUES
-    return choice, values, rows_of(parts.state.series.window(choice.range_s), PolicyId(choice.policy))
+    values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
+    points = await history(parts.state, parts.control, choice.span)
+    name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
+    return sheet_answer(as_sheet(name, rows_of(points, choice.policy), values), ending)
