@@ -43,8 +43,8 @@ async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_
 ) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (plain, _, context):
         await plain.reload()
-        axes = await plain.locator(".y-axis text").all_inner_texts()
-        moments = await plain.locator(".x-axis text").all_inner_texts()
+        axes = await plain.locator(".y-axis text").all_text_contents()
+        moments = await plain.locator(".x-axis text").all_text_contents()
         values = await plain.locator(".legend output").all_inner_texts()
         cookies = await context.cookies()
     live = await chromium.new_context()
@@ -52,8 +52,8 @@ async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_
     page = await live.new_page()
     await page.goto(web.address)
     await expect(page.locator("html.has-script")).to_be_attached()
-    assert await page.locator(".y-axis text").all_inner_texts() == axes
-    assert await page.locator(".x-axis text").all_inner_texts() == moments
+    assert await page.locator(".y-axis text").all_text_contents() == axes
+    assert await page.locator(".x-axis text").all_text_contents() == moments
     assert await page.locator(".legend output").all_inner_texts() == values
 
     await page.evaluate("document.body.dataset.same = 'page'")

@@ -15,6 +15,8 @@ WAIT_HEIGHT = 44
 """Pixels of the bars below."""
 
 BARS = 120
+LONGEST_GAP_S = 90.0
+"""A point stands for the time since the one before it, which is a minute at most; more is a hole."""
 PIN_PLACES = 90
 """Pins of one kind that would stand closer than a ninetieth of the width become one."""
 
@@ -107,7 +109,7 @@ def published(rows: Sequence[charts.Row], window: scales.Window) -> str:
     for at, values in rows:
         version = values.get("version")
         if before is not None and version is not None and version > before:
-            places.add(int(window.place(at) / scales.WIDTH * BARS))
+            places.add(_bar_at(at, window))
         before = version
     return "".join(f"M{(place + 0.5) * scales.WIDTH / BARS:.1f} 0v5" for place in sorted(places))
 
@@ -138,11 +140,15 @@ def _wait_axis(rows: Sequence[charts.Row]) -> scales.Axis:
 def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis) -> tuple[str, str]:
     """SVG paths of the bars at most at, and above, what counts as fed: the mean wait of each stretch."""
     stretches: dict[int, list[float]] = {}
+    before = 0.0
     for at, values in rows:
         wait = values.get("wait")
         if wait is not None:
-            place = min(BARS - 1, int(window.place(at) / scales.WIDTH * BARS))
-            stretches.setdefault(place, []).append(wait)
+            last = _bar_at(at, window)
+            first = min(last, _bar_at(before, window) + 1) if at - before <= LONGEST_GAP_S else last
+            for place in range(first, last + 1):
+                stretches.setdefault(place, []).append(wait)
+        before = at
     width = scales.WIDTH / BARS
     fed: list[str] = []
     waits: list[str] = []
@@ -152,6 +158,10 @@ def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis) 
         bar = f"M{place * width + 0.6:.1f} {WAIT_HEIGHT}V{top:.1f}h{width - 1.2:.1f}V{WAIT_HEIGHT}Z"
         (fed if mean <= FED_BELOW else waits).append(bar)
     return "".join(fed), "".join(waits)
+
+
+def _bar_at(at: float, window: scales.Window) -> int:
+    return min(BARS - 1, int(window.place(at) / scales.WIDTH * BARS))
 
 
 def _latest(rows: Sequence[charts.Row]) -> dict[str, str]:

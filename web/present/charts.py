@@ -53,7 +53,6 @@ CHARTS = {
             ),
             format="reward",
             at_least=1.0,
-            height=216,
         ),
         ChartSpec(
             name="rates",

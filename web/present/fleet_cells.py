@@ -44,7 +44,8 @@ def balance_finding(points: Sequence[Point]) -> str:
     if not measured:
         return "How much is needed is not measured yet"
     below = sum(_is_below(fleet) for fleet in measured) / len(measured)
-    moves = sum(1 for before, after in itertools.pairwise(points) if before.fleet.target != after.fleet.target)
+    targets = [point.fleet.target for point in points if point.fleet.target is not None]
+    moves = sum(before != after for before, after in itertools.pairwise(targets))
     moved = f"; the target moved {'once' if moves == 1 else f'{moves} times'}" if moves else ""
     if below <= 0.005:
         return f"Capacity covered the demand the whole time{moved}"

@@ -63,7 +63,9 @@ def formula(advice: PoolAdvice) -> list[str]:
     Source: docs/scaling.md, "The rule".
     """
     found = advice.inputs
-    lines = [f"target {advice.target} nodes; {advice.present} present, {advice.pending} of them on the way"]
+    lines = [
+        f"target = {formats.several(advice.target, 'node')}; {advice.present} present, {advice.pending} of them on the way"
+    ]
     if {"groups_per_step", "compute_s", "produced_per_usable", "demand_groups_per_s"} <= found.keys():
         lines.insert(
             0,

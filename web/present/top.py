@@ -41,7 +41,7 @@ def top_bar(report: Report | None, fleet: FleetState) -> TopBar:
     """The bar as of the newest report and status. Without a fleet service, modes are those of dataflow's advice."""
     status = fleet.status
     mode, title = _mode(report, status)
-    dollars = status.usd_per_hour if status else fleet_point(report).dollars if report else None
+    dollars = (status.usd_per_hour if status else 0.0) or (fleet_point(report).dollars if report else None)
     kill = status.kill if status else KillScope.NONE
     return TopBar(
         cluster=status.cluster if status else "",

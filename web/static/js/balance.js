@@ -6,6 +6,7 @@ import { onPoints, pins, points } from "./points.js";
 import { areaPath, betweenPath, linePath, stepPath, WIDTH, windowOf, xPlace, yAxis } from "./scales.js";
 
 const BARS = 120;
+const LONGEST_GAP_S = 90;
 const PIN_PLACES = 90;
 const LINES = ["demand", "ready", "ordered", "low", "high", "aimed"];
 const AXIS = ["demand", "ordered", "high", "aimed", "ready"];
@@ -49,8 +50,12 @@ export function balance(element) {
     let ticks = "";
     let before = null;
     let ticked = -1;
+    let last = 0;
+    const barAt = (at) => Math.min(BARS - 1, Math.floor((xPlace(view, at) / WIDTH) * BARS));
     for (const { at, values } of shown) {
-      const place = Math.floor((xPlace(view, at) / WIDTH) * BARS);
+      const place = barAt(at);
+      const first = at - last <= LONGEST_GAP_S ? Math.min(place, barAt(last) + 1) : place;
+      last = at;
       if (before !== null && values.version > before && place !== ticked) {
         ticks += `M${(((place + 0.5) * WIDTH) / BARS).toFixed(1)} 0v5`;
         ticked = place;
@@ -58,8 +63,7 @@ export function balance(element) {
       before = values.version;
       if (values.wait === null) continue;
       highest = Math.max(highest, values.wait);
-      const bar = Math.min(BARS - 1, place);
-      stretches.set(bar, [...(stretches.get(bar) ?? []), values.wait]);
+      for (let bar = first; bar <= place; bar++) stretches.set(bar, [...(stretches.get(bar) ?? []), values.wait]);
     }
     const width = WIDTH / BARS;
     const paths = { fed: "", waits: "" };
