@@ -26,8 +26,7 @@ async def test_first_paint_of_the_overview_has_the_real_numbers_and_shapes(web: 
     assert re.search(r'data-cell="policy/solver/version"[^>]*>v131<', page)
     assert re.search(r'class="line main" d="M[\d.]+ [\d.]+L', page), "the reward line is drawn by the server"
     assert len(re.findall(r'<rect class="(current|behind|beyond)"', page)) >= 2, "so is the version ladder"
-    assert page.count("node-a") >= 2
-    assert "local_torch" in page
+    assert "node-a" in page
 
 
 async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_factory: pytest.TempPathFactory) -> None:

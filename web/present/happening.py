@@ -63,9 +63,8 @@ def formula(advice: PoolAdvice) -> list[str]:
     Source: docs/scaling.md, "The rule".
     """
     found = advice.inputs
-    lines = [
-        f"target = {formats.several(advice.target, 'node')}; {advice.present} present, {advice.pending} of them on the way"
-    ]
+    target = formats.several(advice.target, "node")
+    lines = [f"target = {target}; {advice.present} present, {advice.pending} of them on the way"]
     if {"groups_per_step", "compute_s", "produced_per_usable", "demand_groups_per_s"} <= found.keys():
         lines.insert(
             0,

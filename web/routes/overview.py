@@ -18,11 +18,13 @@ from web.roles import Need, needs
 router = APIRouter()
 
 ASKED_EVENTS = 200
+LONGEST_ORDINAL = 16
+"""Digits; what is longer is none."""
 
 
 @router.get("/")
 @needs(Need.READ)
-async def show(request: Request, parts: PartsOf, event: int | None = None) -> Response:
+async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
     """The overview, or what it waits for. event: the pin whose drawer is open."""
     report = parts.state.report
     choice = chosen(parts.state, request.query_params)
@@ -37,7 +39,7 @@ async def show(request: Request, parts: PartsOf, event: int | None = None) -> Re
         shell=frame,
         cells={**parts.frames.cells, **titles(report, points, choice)},
         view=overview(report, points, choice, await _pins(parts)),
-        open=await _happening(parts, event) if event is not None else None,
+        open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
     )
 
 
