@@ -1,6 +1,7 @@
 """What the web process remembers over restarts. The run itself lives in dataflow, never here."""
 
 from typing import Any
+
 from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
 

@@ -1,16 +1,19 @@
 """The overview: numbers about the fleet, the chart of demand and capacity, pins, pool cards."""
 
+import asyncio
 import csv
 import io
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.web import RunningWeb
+from tests.fakes.web import RunningWeb, running_web
 
 pytestmark = pytest.mark.anyio
 
@@ -166,3 +169,34 @@ async def test_the_overview_fits_360_pixels_in_both_themes(web: RunningWeb, chro
         await expect(page.locator("#happening")).to_be_in_viewport()
         assert await page.evaluate("document.documentElement.scrollWidth") == 360
         assert complaints.heard == []
+
+
+async def test_what_is_no_longer_in_memory_is_read_from_what_was_kept(fake: FakeControlPlane, tmp_path: Path) -> None:
+    fake.sequence = 100
+    async with fake.serving() as dataflow:
+        async with running_web(tmp_path, dataflow) as before, before.logged_in() as client:
+            await before.until_live(client, sequence=100)
+            await _until_recorded(client)
+        fake.sequence = 1300  # more than is in memory since, all of which dataflow still has the newest seconds of
+        async with running_web(tmp_path, dataflow) as after, after.logged_in() as client:
+            await after.until_live(client, sequence=1300)
+            recent = (await client.get("/api/series.json?chart=balance")).json()
+            await _until_recorded(client)
+            hour = (await client.get("/api/series.json?chart=balance&range=1h")).json()
+            page = await client.get("/?range=1h")
+
+    assert recent[0]["unix_s"] == fake.world.began_at + 401
+    began = fake.world.began_at
+    kept = [row for row in hour if row["unix_s"] < began + 101]
+    assert {row["demand"] for row in kept} >= {28.0, 41.0}
+    assert hour[-1]["unix_s"] == began + 1300
+    assert page.status_code == 200
+
+
+async def _until_recorded(client: httpx.AsyncClient) -> None:
+    """Wait until the run has a record."""
+    for _ in range(300):
+        if 'href="/"' in (await client.get("/menu/runs")).text:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the run was not recorded")

@@ -8,7 +8,6 @@ from fastapi.responses import JSONResponse
 from astraflow.contract.errors import InvalidInput, Unavailable
 from web.capacity import FLEET_VALUES
 from web.exports import Ending, sheet_answer
-from web.history import history
 from web.parts import PartsOf
 from web.points import VALUES
 from web.present import charts
@@ -17,6 +16,7 @@ from web.present.series import as_sheet
 from web.present.shell import chosen
 from web.report_json import report_to_json
 from web.roles import Need, needs
+from web.spans import points_over
 
 router = APIRouter()
 
@@ -62,6 +62,6 @@ async def series(request: Request, parts: PartsOf, ending: Ending, chart: str = 
     if choice.policy is None:
         raise Unavailable("no report has arrived from dataflow yet")
     values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
-    points = await history(parts.state, parts.control, choice.span)
+    points = await points_over(parts, choice)
     name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
     return sheet_answer(as_sheet(name, rows_of(points, choice.policy), values), ending)

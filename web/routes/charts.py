@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from web.history import history
 from web.parts import PartsOf
 from web.present import charts
 from web.present.balance import balance
@@ -13,6 +12,7 @@ from web.present.scales import span_of
 from web.present.series import as_table
 from web.present.shell import chosen, shell
 from web.roles import Need, needs
+from web.spans import points_over
 
 router = APIRouter()
 
@@ -28,7 +28,7 @@ async def show(request: Request, parts: PartsOf, name: str) -> Response:
     frame = shell(parts.state, parts.settings, path=f"/charts/{name}", choice=choice)
     if report is None or choice.policy is None:
         return parts.pages.page(request, "overview/waiting.html", page="overview", shell=frame)
-    points = await history(parts.state, parts.control, choice.span)
+    points = await points_over(parts, choice)
     rows, pins = rows_of(points, choice.policy), parts.state.pinned.pins
     heads, body = as_table(spec, rows)
     return parts.pages.page(

@@ -7,13 +7,13 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
-from web.history import history
 from web.parts import Parts, PartsOf
 from web.pins import KINDS, Pin
 from web.present.happening import Happening, happening
 from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
 from web.roles import Need, needs
+from web.spans import points_over
 
 router = APIRouter()
 
@@ -31,7 +31,7 @@ async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
     frame = shell(parts.state, parts.settings, path="/", choice=choice)
     if report is None or choice.policy is None:
         return parts.pages.page(request, "overview/waiting.html", page="overview", shell=frame)
-    points = await history(parts.state, parts.control, choice.span)
+    points = await points_over(parts, choice)
     return parts.pages.page(
         request,
         "overview/page.html",
