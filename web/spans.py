@@ -12,7 +12,7 @@ from web.parts import Parts
 from web.points import VALUES, Point, PolicyPoint
 from web.present.shell import Chosen
 
-MOST_POINTS = 900
+MOST_POINTS = 450
 """So many travel to a page; of more, every second, third, ... one."""
 
 
