@@ -52,6 +52,7 @@ async def test_the_palette_finds_pages_nodes_and_actions_and_goes_there_by_keys_
 
         await page.keyboard.press("/")
         await page.keyboard.type("next theme")
+        await expect(page.get_by_role("option")).to_have_count(1)
         await page.keyboard.press("Enter")
         await expect(page.locator("html")).to_have_attribute("data-theme", "light")
         assert complaints.heard == []
@@ -126,6 +127,7 @@ async def test_a_view_is_saved_found_in_the_palette_opened_and_deleted(web: Runn
         await opened(page)
         await page.keyboard.press("/")
         await page.keyboard.type("view ready")
+        await expect(page.get_by_role("option")).to_have_count(1)
         await page.keyboard.press("Enter")
         await page.wait_for_url("**/nodes?state=ready")
 

@@ -14,7 +14,7 @@ from web.parts import Parts, PartsOf, ViewerOf
 from web.present.fleet import show_command, start_command
 from web.present.shell import shell
 from web.roles import Need, needs
-from web.steering import NO_REASON, steered
+from web.steering import reason_of, steered
 
 router = APIRouter()
 
@@ -53,7 +53,7 @@ async def kill(
     known = {member.value: member for member in KillScope}
     if scope not in known:
         raise InvalidInput(f"there is no scope {scope[:40]!r}; known: {', '.join(known)}")
-    asked = _set(parts, viewer, known[scope], reason or NO_REASON, key or secrets.token_hex(16))
+    asked = _set(parts, viewer, known[scope], reason_of(reason), key or secrets.token_hex(16))
     deed = Deed(action="fleet.kill", after={"scope": scope}, reason=reason)
     return await steered(parts, viewer, deed, asked, if_failed="The kill switch was left as it is", back="/")
 

@@ -52,6 +52,8 @@ function forget() {
   prefix = "";
 }
 
+// A field of a dialog that just closed has the focus until the next frame.
 function isTyping(element) {
+  if (!element.checkVisibility()) return false;
   return element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);
 }
