@@ -30,6 +30,10 @@ class Shot:
     """The whole page rather than what fits the window."""
     at: str = ""
     """Selector of what to scroll to first."""
+    press: str = ""
+    """Key that is pressed first."""
+    click: str = ""
+    """Selector of what is clicked first; the picture is left out when the page has none."""
 
 
 SHOTS = (
@@ -37,6 +41,9 @@ SHOTS = (
     Shot(name="overview-dark", path="/", theme="dark"),
     Shot(name="overview-whole", path="/", is_whole=True),
     Shot(name="overview-narrow", path="/", size=NARROW),
+    Shot(name="overview-decision", path="/", click="a.pin.decision"),
+    Shot(name="palette", path="/", press="/", theme="dark"),
+    Shot(name="keys", path="/", press="?"),
     Shot(name="nodes", path="/nodes"),
     Shot(name="pools", path="/pools"),
     Shot(name="pool", path="/pools/{pool}", is_whole=True),
@@ -85,7 +92,9 @@ def _pictures(browser: Browser, login_url: str, folder: Path, scale: float) -> I
             viewport={"width": shot.size[0], "height": shot.size[1]},
             device_scale_factor=scale,
         )
-        yield _take(context, shot, address + shot.path.format(run=run, pool=pool), folder)
+        path = _take(context, shot, address + shot.path.format(run=run, pool=pool), folder)
+        if path is not None:
+            yield path
         context.close()
 
 
@@ -108,11 +117,19 @@ def _pool_on(page: Page, address: str) -> str:
     return link.rpartition("/")[2] if link else ""
 
 
-def _take(context: BrowserContext, shot: Shot, url: str, folder: Path) -> Path:
+def _take(context: BrowserContext, shot: Shot, url: str, folder: Path) -> Path | None:
     page = context.new_page()
     page.goto(url)
     page.wait_for_selector('.age[data-state="live"]')
     page.wait_for_timeout(1500)  # a second or two of the live feed, as a visitor sees it
+    if shot.click:
+        if page.locator(shot.click).count() == 0:
+            return None
+        page.locator(shot.click).last.click()
+    if shot.press:
+        page.keyboard.press(shot.press)
+    if shot.click or shot.press:
+        page.wait_for_timeout(500)
     if shot.at:
         page.locator(shot.at).scroll_into_view_if_needed()
         page.locator(shot.at).evaluate("element => element.scrollIntoView()")

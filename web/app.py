@@ -44,14 +44,17 @@ from web.routes import (
     login,
     nodes,
     overview,
+    palette,
     pools,
     runs,
     settings,
+    views,
     weights,
 )
 
 _PAGES = (overview, launches, runs, pools, nodes, weights, decisions, flows, charts, kill, audit, settings)
-ROUTERS = (*(module.router for module in (*_PAGES, login, live, health)), *api.ROUTERS)
+_BESIDE = (views, palette, login, live, health)
+ROUTERS = (*(module.router for module in (*_PAGES, *_BESIDE)), *api.ROUTERS)
 
 log = get_logger()
 

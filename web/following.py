@@ -1,7 +1,7 @@
 """The runs that this process follows: the one it was told of, and those of this machine that it finds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,7 +21,10 @@ from web.fleet_state import FleetState
 from web.frames import FrameMaker
 from web.hub import Hub
 from web.points import Point
+from web.present.cells import Cell
 from web.present.overview import latest_events
+from web.present.pool_cards import SHOWN_POOLS, pool_cards
+from web.present.top import top_bar, top_cells
 from web.recorder import Recorder
 from web.rendering import Pages
 from web.settings import Settings
@@ -30,6 +33,9 @@ from web.state import FeedState, RunState
 log = get_logger()
 
 BEAT_S = 1.0
+POOLS_EVERY = 5
+"""Reports between two renderings of the cards of pools."""
+
 LOOK_EVERY_S = 2.0
 """How often folders of runs are looked at."""
 
@@ -193,9 +199,14 @@ async def following(
         connect_control(address, token, authority=settings.authority) as control,
         connected_fleet(settings) as fleet,
     ):
-        pages = Pages(dataflow=settings.dataflow)
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
-        frames = FrameMaker(state, render_regions=_regions(pages), build=pages.build)
+        pages = Pages(dataflow=settings.dataflow, top=lambda: top_bar(state.report, fleet_state))
+        frames = FrameMaker(
+            state,
+            render_regions=_regions(pages, fleet_state),
+            build=pages.build,
+            more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
+        )
         yield Following(
             settings=settings,
             control=control,
@@ -222,8 +233,20 @@ async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient 
         yield fleet
 
 
-def _regions(pages: Pages) -> Callable[[Report], dict[str, str]]:
-    return lambda report: {
-        "events": pages.fragment("overview/_events.html", events=latest_events(report)),
-        "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
-    }
+def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
+    """Parts of pages that are replaced whole; of pools, whose texts are cells, now and then only."""
+    pools = ""
+
+    def render(report: Report, cells: Mapping[str, Cell]) -> dict[str, str]:
+        nonlocal pools
+        if not pools or report.sequence % POOLS_EVERY == 0:
+            cards = pool_cards(report)[:SHOWN_POOLS]
+            pools = pages.fragment("overview/_pools.html", pools=cards, cells=cells)
+        return {
+            "pools": pools,
+            "kill": pages.fragment("_kill.html", top=top_bar(report, fleet_state)),
+            "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+            "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+        }
+
+    return render

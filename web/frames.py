@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from astraflow.contract.reports import Report
+from web.pins import pin_json
 from web.points import Point, point_json
 from web.present.cells import Cell, live_cells
 from web.state import RunState
@@ -16,12 +17,22 @@ from web.state import RunState
 class FrameMaker:
     """Remembers what browsers have been told, and says the rest.
 
-    render_regions: id -> HTML of the small parts of pages that are replaced whole.
+    render_regions: id -> HTML of the small parts of pages that are replaced whole, from a report and its texts.
+    more_cells: texts by key that come from elsewhere than the report.
     build: names the release of the pages; a browser that shows another one loads anew.
     """
 
-    def __init__(self, state: RunState, *, render_regions: Callable[[Report], dict[str, str]], build: str) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        render_regions: Callable[[Report, Mapping[str, Cell]], dict[str, str]],
+        build: str,
+        more_cells: Callable[[], dict[str, Cell]] = dict,
+    ) -> None:
         self._state = state
+        self._more_cells = more_cells
+        self._newest_pin = -1
         self._render_regions = render_regions
         self._build = build
         self._cells: dict[str, Cell] = {}
@@ -35,8 +46,8 @@ class FrameMaker:
 
     def frame(self, report: Report, points: Sequence[Point]) -> str:
         """What this report changes."""
-        cells = live_cells(report, self._state.series)
-        regions = self._render_regions(report)
+        cells = live_cells(report, self._state.series) | self._more_cells()
+        regions = self._render_regions(report, cells)
         lists = _lists(report)
         text = _encoded(
             kind="frame",
@@ -47,6 +58,7 @@ class FrameMaker:
             html={key: html for key, html in regions.items() if self._regions.get(key) != html},
             changed=[name for name, members in lists.items() if self._lists.get(name) != members],
             points=[point_json(point) for point in points],
+            pins=self._fresh_pins(),
         )
         self._cells, self._regions, self._lists = cells, regions, lists
         return text
@@ -65,12 +77,18 @@ class FrameMaker:
             html=self._regions,
             changed=list(self._lists),
             points=[point_json(point) for point in self._state.series.after(after)],
+            pins=[pin_json(pin) for pin in self._state.pinned.pins],
             **self._feed(),
         )
 
     def beat(self) -> str:
         """A sign of life of this process, and how the feed from dataflow is doing."""
         return _encoded(kind="beat", **self._feed())
+
+    def _fresh_pins(self) -> list[list[object]]:
+        fresh = [pin for pin in self._state.pinned.pins if pin.ordinal > self._newest_pin]
+        self._newest_pin = max([self._newest_pin, *(pin.ordinal for pin in fresh)])
+        return [pin_json(pin) for pin in fresh]
 
     def _feed(self) -> dict[str, Any]:
         age_s = self._state.age_s

@@ -28,6 +28,7 @@ from web.retention import Retention
 from web.settings import Settings
 from web.shelf import Shelf
 from web.state import RunState
+from web.views import SavedViews
 
 RUN_COOKIE = "astraflow_run"
 RUN_HEADER = "x-run"
@@ -48,6 +49,7 @@ class House:
     catalogue: Catalogue
     launcher: Launcher
     shelf: Shelf
+    views: SavedViews
     followings: Followings
 
     def showing(self, one: Following) -> "Parts":

@@ -3,11 +3,12 @@
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
+from web.capacity import FLEET_VALUES, FleetPoint, fleet_point
 
 KEPT_POINTS = 900
 AVERAGED_STEPS = 10
@@ -62,7 +63,7 @@ class PolicyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """All policies at one second."""
+    """All policies, and the fleet, at one second."""
 
     sequence: int
     at: float
@@ -70,6 +71,7 @@ class Point:
     policies: Mapping[PolicyId, PolicyPoint]
     lags: Mapping[PolicyId, Mapping[str, int]]
     """Versions behind, by the name of each node that serves the policy; the farthest behind ones only."""
+    fleet: FleetPoint = field(default_factory=FleetPoint)
 
 
 class Series:
@@ -90,7 +92,7 @@ class Series:
         """Append the report's point; None when it (or a newer one) is already here."""
         if report.sequence <= self.last_sequence:
             return None
-        point = self._point(report)
+        point = point_of(report)
         self._points.append(point)
         return point
 
@@ -110,11 +112,17 @@ class Series:
         start = self._points[-1].at - duration_s
         return [point for point in self._points if point.at >= start]
 
-    def _point(self, report: Report) -> Point:
-        lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
-        policies = {stream.policy: _policy_point(stream, lags[stream.policy]) for stream in report.streams}
-        shown = {policy: _farthest(behind) for policy, behind in lags.items()}
-        return Point(sequence=report.sequence, at=report.at, policies=policies, lags=shown)
+
+def point_of(report: Report) -> Point:
+    """What charts keep of a report. One of a minute knows no nodes, and so no lags."""
+    lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
+    return Point(
+        sequence=report.sequence,
+        at=report.at,
+        policies={stream.policy: _policy_point(stream, lags[stream.policy]) for stream in report.streams},
+        lags={policy: _farthest(behind) for policy, behind in lags.items()},
+        fleet=fleet_point(report),
+    )
 
 
 def lags_of(report: Report, stream: StreamReport) -> dict[str, int]:
@@ -131,13 +139,14 @@ def lags_of(report: Report, stream: StreamReport) -> dict[str, int]:
 
 
 def point_json(point: Point, only: PolicyId | None = None) -> list[Any]:
-    """A point as the charts take it: `[sequence, at, {policy: {"v": values, "l": lags}}]`."""
+    """A point as the charts take it: `[sequence, at, {policy: {"v": values, "l": lags}}, fleet values]`."""
     policies = {
         policy: {"v": [_rounded(getattr(values, name)) for name in VALUES], "l": dict(point.lags.get(policy, {}))}
         for policy, values in point.policies.items()
         if only is None or policy == only
     }
-    return [point.sequence, round(point.at, 2), policies]
+    fleet = [_rounded(getattr(point.fleet, name)) for name in FLEET_VALUES]
+    return [point.sequence, round(point.at, 2), policies, fleet]
 
 
 def finite(value: float) -> float | None:

@@ -1,8 +1,7 @@
 """Templates: one environment, always escaping, with what every page needs at hand."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,12 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from web.accounts.viewer import Viewer
 from web.flash import taken_flash
 from web.present import formats
 from web.present.cells import Cell
+from web.present.navigation import NAVIGATION
+from web.present.top import TopBar
 from web.roles import Need
 
 ROOM = Path(__file__).parent
@@ -25,35 +27,13 @@ THEMES = ("system", "light", "dark")
 THEME_COOKIE = "astraflow_theme"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NavItem:
-    """An entry of the left rail."""
-
-    name: str
-    label: str
-    path: str
-    need: Need = Need.READ
-    """Shown to who has it."""
-
-
-NAVIGATION = (
-    NavItem(name="overview", label="Overview", path="/"),
-    NavItem(name="runs", label="Runs", path="/runs"),
-    NavItem(name="pools", label="Pools", path="/pools"),
-    NavItem(name="nodes", label="Nodes", path="/nodes"),
-    NavItem(name="weights", label="Weights", path="/weights"),
-    NavItem(name="decisions", label="Decisions", path="/decisions"),
-    NavItem(name="audit", label="Audit", path="/audit", need=Need.AUDIT),
-    NavItem(name="settings", label="Settings", path="/settings", need=Need.OWN),
-)
-
-
 class Pages:
-    """Renders templates. dataflow: its address, for the commands that pages show."""
+    """Renders templates. dataflow: its address, for the commands that pages show. top: the bar of every page."""
 
-    def __init__(self, *, dataflow: str) -> None:
+    def __init__(self, *, dataflow: str, top: Callable[[], TopBar]) -> None:
         self.build = build_stamp()
         self._dataflow = dataflow
+        self._top = top
         self._environment = _environment()
 
     def warm(self) -> None:
@@ -77,14 +57,18 @@ class Pages:
         """A whole page, or the answer to a request of one of its parts."""
         flash = taken_flash(request)
         theme = request.cookies.get(THEME_COOKIE, "system")
+        viewer: Viewer | None = getattr(request.state, "viewer", None)
         text = self.fragment(
             template,
             request=request,
             cells=cells or {},
-            viewer=getattr(request.state, "viewer", None),
+            viewer=viewer,
+            may_operate=viewer is not None and viewer.may(Need.OPERATE),
             theme=theme if theme in THEMES else "system",
+            next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
             flash=flash,
             status=status,
+            top=self._top(),
             **context,
         )
         response = HTMLResponse(text, status)

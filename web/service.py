@@ -21,6 +21,7 @@ from web.parts import House
 from web.retention import Retention
 from web.settings import Settings
 from web.shelf import Shelf
+from web.views import SavedViews
 
 log = get_logger()
 
@@ -56,6 +57,7 @@ async def serve(
                     catalogue=Catalogue(clock=clock),
                     launcher=launcher,
                     shelf=Shelf(),
+                    views=SavedViews(database, clock=clock),
                     followings=Followings(first, database=database, clock=clock, find=find),
                 )
                 await _run(house, listener, stop, on_ready)

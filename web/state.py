@@ -5,6 +5,7 @@ from enum import Enum
 
 from astraflow.contract.reports import Report
 from astraflow.runtime.clock import Clock
+from web.pins import Pinned
 from web.points import Point, Series
 from web.settings import STALE_AFTER_S
 
@@ -35,6 +36,7 @@ class RunState:
         self._received_at = 0.0
         self.report: Report | None = None
         self.series = Series()
+        self.pinned = Pinned()
         self.feed = Feed(state=FeedState.CONNECTING)
 
     @property
@@ -49,7 +51,8 @@ class RunState:
         return age_s is None or age_s >= STALE_AFTER_S
 
     def fill(self, report: Report) -> Point | None:
-        """Take a report of the past: its point only."""
+        """Take a report of the past: its point, and what is pinned."""
+        self.pinned.see(report)
         return self.series.add(report)
 
     def update(self, report: Report) -> Point | None:
@@ -57,6 +60,7 @@ class RunState:
         self.report = report
         self._received_at = self.clock.now()
         self.feed = Feed(state=FeedState.LIVE)
+        self.pinned.see(report)
         return self.series.add(report)
 
     def is_other_run(self, report: Report) -> bool:
@@ -69,6 +73,7 @@ class RunState:
         """Begin anew, for another run."""
         self.report = None
         self.series = Series()
+        self.pinned = Pinned()
 
     def lose(self, problem: str) -> None:
         """Note that the feed failed, and why."""

@@ -7,12 +7,17 @@ from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
 from web.accounts.viewer import Viewer
-from web.audit import Deed
+from web.audit import SECRET_SHAPES, Deed
 from web.flash import Flash
 from web.parts import Parts
 
 NO_REASON = "asked on the web page"
 """What the run's journal gets when the viewer gave no reason."""
+
+
+def reason_of(text: str) -> str:
+    """A reason as others may read it: what looks like a secret is left out, as in the audit."""
+    return SECRET_SHAPES.sub("[secret]", text) or NO_REASON
 
 
 async def steered(

@@ -120,6 +120,20 @@ class Preference(SQLModel, table=True):
     value: str
 
 
+class SavedView(SQLModel, table=True):
+    """A page as somebody set it up: its address, under a name of their own."""
+
+    __tablename__ = "saved_views"
+    __table_args__ = (UniqueConstraint("user_id", "name"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    user_id: int = Field(foreign_key="users.id", index=True)
+    name: str
+    address: str
+    """Path and query."""
+    created_at: float
+
+
 class RunRecord(SQLModel, table=True):
     """A run that was seen, and what was last known of it."""
 

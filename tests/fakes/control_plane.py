@@ -89,7 +89,12 @@ class FakeControlPlane(ControlPlaneServicer):
         return pb.GroupsReply(groups=[encode_sampled_group(group) for group in page.groups], has_older=page.has_older)
 
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
-        known = {event.ordinal: event for event in self.world.report(self.sequence).events}
+        known = {
+            event.ordinal: event
+            for event in self.world.report(self.sequence).events
+            if (not request.kinds or event.kind in request.kinds)
+            and (not request.HasField("before") or event.ordinal < request.before)
+        }
         return pb.EventsReply(events=[encode_event(known[ordinal]) for ordinal in sorted(known, reverse=True)])
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.links import LinkReport
@@ -31,25 +32,11 @@ FULL_BYTES = 430_000.0
 DELTA_BYTES = 14_000.0
 GROUP_SIZE = 8
 TICK_S = 30
-ADVISED_FROM = {
-    "demand_groups_per_s": 0.4,
-    "capacity_groups_per_s": 0.32,
-    "capacity_ordered_groups_per_s": 0.32,
-    "ratio": 0.8,
-    "noise": 0.05,
-    "band_low": 1.0,
-    "band_aim": 1.08,
-    "band_high": 1.7,
-    "trim": 1.0,
-    "compute_s": 10.0,
-    "groups_per_step": 4.0,
-    "produced_per_usable": 1.0,
-    "wait_300_s": 0.2,
-    "wait_600_s": 0.15,
-    "node_groups_per_s": 0.32,
-    "price_per_hour": 2.0,
-}
-"""What the sizer had to go by, at every tick."""
+"""Between two looks of the sizer."""
+RISE_AT = 45
+"""Second at which trainers begin to need more."""
+FIRST_TICK_AFTER_RISE = 60
+NODE_GROUPS_PER_S = 15.25
 
 
 @dataclass(kw_only=True)
@@ -93,7 +80,7 @@ class World:
             events=() if is_history else self._events(sequence),
             troubles=self.troubles,
             evaluations=tuple(reversed(self.rounds(sequence)[:2])),
-            advice=(make.pool_advice(at=self.began_at + sequence - sequence % TICK_S, inputs=ADVISED_FROM),),
+            advice=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
         )
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:
@@ -292,6 +279,8 @@ class World:
                 (at, "version_published", self.policies[0], f"version {round((at - 4) * STEPS_PER_S)}, anchor")
                 for at in range(20, sequence, 20)
             ),
+            (FIRST_TICK_AFTER_RISE, "target_moved", "local", "by the sizer: 2 to 3 nodes, because capacity is 0.74"),
+            (118, "node_lost", "n9", "its beats stopped"),
             (47, "lease_expired", "train:412/3", "went back to the front of the queue"),
         ]
         happened = [
@@ -387,6 +376,39 @@ def _sampled_group(members: list[SampledTrajectory]) -> SampledGroup:
         reward_mean=sum(rewards) / len(rewards) if rewards else None,
         reward_min=min(rewards, default=None),
         reward_max=max(rewards, default=None),
+    )
+
+
+def _advice(began_at: float, sequence: int) -> PoolAdvice:
+    """Of the last tick: the demand rises, a node is ordered at the next tick, and arrives at the one after."""
+    tick = sequence // TICK_S * TICK_S
+    demand = 28.0 if tick < RISE_AT else 41.0
+    target = 2 if tick < FIRST_TICK_AFTER_RISE else 3
+    ready = 2 if tick < FIRST_TICK_AFTER_RISE + TICK_S else 3
+    return make.pool_advice(
+        at=began_at + max(5, tick),
+        target=target,
+        present=target,
+        pending=target - ready,
+        sentence=f"local: 2 to {target} nodes, because capacity is {NODE_GROUPS_PER_S * 2 / demand:.2f} of the demand.",
+        inputs={
+            "demand_groups_per_s": demand,
+            "capacity_groups_per_s": ready * NODE_GROUPS_PER_S,
+            "capacity_ordered_groups_per_s": target * NODE_GROUPS_PER_S,
+            "ratio": target * NODE_GROUPS_PER_S / demand,
+            "noise": 0.04,
+            "band_low": 1.0,
+            "band_aim": 1.08,
+            "band_high": 1.4,
+            "trim": 1.0,
+            "compute_s": 1.1,
+            "groups_per_step": 32.0,
+            "produced_per_usable": 1.25,
+            "wait_300_s": 0.05,
+            "wait_600_s": 0.05,
+            "node_groups_per_s": NODE_GROUPS_PER_S,
+            "price_per_hour": 2.0,
+        },
     )
 
 

@@ -74,7 +74,7 @@ async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) 
         watching = await until(lambda: watch(client, name), what="following the run")
         assert watching.headers["location"] == "/"
         await page.until_live(client, sequence=2)
-        assert (await client.get("/api/report")).json()["run"] == name
+        assert (await client.get("/api/v1/report")).json()["run"] == name
         assert name in (await client.get("/runs")).text
 
         stopped = await client.post(f"/launches/{name}/stop", data={"reason": "enough"})

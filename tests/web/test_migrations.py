@@ -65,7 +65,7 @@ def revisions() -> list[str]:
 
 
 def fill(url: str, revision: str, secret: bytes) -> None:
-    """A database as that release left it, with a login and a recorded run."""
+    """A database as that release left it, with a login and a run recorded by the first."""
     import hashlib
     import hmac
 
@@ -74,9 +74,10 @@ def fill(url: str, revision: str, secret: bytes) -> None:
     with engine.connect() as connection:
         config = config_of(engine)
         config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        command.upgrade(config, "0001")
         for statement in FIRST:
             connection.execute(text(statement))
+        command.upgrade(config, revision)
         login = "INSERT INTO sessions (cookie_hash, user_id, created_at, expires_at) VALUES (:hash, 1, 1.0, 4e12)"
         connection.execute(text(login).bindparams(hash=digest))
         connection.commit()

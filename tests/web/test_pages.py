@@ -26,8 +26,7 @@ async def test_first_paint_of_the_overview_has_the_real_numbers_and_shapes(web: 
     assert re.search(r'data-cell="policy/solver/version"[^>]*>v131<', page)
     assert re.search(r'class="line main" d="M[\d.]+ [\d.]+L', page), "the reward line is drawn by the server"
     assert len(re.findall(r'<rect class="(current|behind|beyond)"', page)) >= 2, "so is the version ladder"
-    assert page.count("node-a") >= 2
-    assert "local_torch" in page
+    assert "node-a" in page
 
 
 async def test_pages_before_the_first_report_say_what_they_wait_for(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -50,7 +49,7 @@ async def test_nodes_page_says_how_large_each_pool_should_be_and_why(web: Runnin
         await web.until_live(client, sequence=150)
         page = (await client.get("/nodes")).text
 
-    assert re.search(r'data-cell="pool/local/advice"[^>]*>Target 2 nodes. local: 1 to 2 nodes, because capacity', page)
+    assert re.search(r'data-cell="pool/local/advice"[^>]*>Target 3 nodes. local: 2 to 3 nodes, because capacity', page)
 
 
 async def test_nodes_page_has_a_row_for_each_node_and_filters_by_state(web: RunningWeb, fake: FakeControlPlane) -> None:
@@ -165,9 +164,9 @@ async def test_two_policies_each_have_their_own_overview(web: RunningWeb, fake: 
         await web.until_live(client, sequence=151)
         page = (await client.get("/?policy=verifier")).text
 
-    assert '<a href="/?policy=verifier&amp;range=5m" aria-current="true">verifier</a>' in page
-    assert 'data-cell="policy/verifier/reward"' in page
-    assert 'data-cell="policy/solver/reward"' not in page
+    assert '<a href="/?policy=verifier&amp;range=15m" aria-current="true">verifier</a>' in page
+    assert 'data-cell="policy/verifier/wait"' in page
+    assert 'data-cell="policy/solver/wait"' not in page
 
 
 async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:
@@ -198,9 +197,9 @@ async def test_stand_ins_are_labelled_on_every_page(web: RunningWeb, fake: FakeC
 async def test_a_chart_has_a_page_with_its_table_and_the_same_numbers_as_csv_and_json(web: RunningWeb) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
-        page = (await client.get("/charts/wait?range=2m")).text
-        csv = await client.get("/api/v1/series.csv?chart=wait&range=2m")
-        points = (await client.get("/api/v1/series.json?chart=wait&range=2m")).json()["points"]
+        page = (await client.get("/charts/wait?from=1800000030&to=1800000150")).text
+        csv = await client.get("/api/v1/series.csv?chart=wait&from=1800000030&to=1800000150")
+        points = (await client.get("/api/v1/series.json?chart=wait&from=1800000030&to=1800000150")).json()
 
     assert "The same as a table" in page
     assert csv.headers["content-type"].startswith("text/csv")
@@ -332,7 +331,7 @@ async def test_the_weights_page_shows_links_and_says_what_it_waits_for(web: Runn
         page = (await client.get("/weights")).text
         tables = (await client.get("/weights/tables")).text
 
-    assert 'href="/weights" aria-current="page"' in page
+    assert 'href="/weights" data-key="g w" aria-current="page"' in page
     assert page.count("<bdi>127.0.0.1:7001</bdi>") == 2
     assert "No version was told of yet" in page
     assert tables.strip() in page

@@ -7,6 +7,7 @@ import math
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
 from tests.fakes.world import World
+from web.capacity import FLEET_VALUES
 from web.points import CHARTED_NODES, KEPT_POINTS, VALUES, Series, point_json
 
 SOLVER = PolicyId("solver")
@@ -88,8 +89,9 @@ def test_of_a_large_pool_those_farthest_behind_are_charted() -> None:
 
 def test_a_point_travels_as_plain_rows() -> None:
     point = series_of(World().report(100)).after(0)[0]
-    sequence, _, policies = point_json(point)
+    sequence, _, policies, fleet = point_json(point)
 
     assert sequence == 100
     assert len(policies["solver"]["v"]) == len(VALUES)
     assert set(policies["solver"]["l"]) == {"node-a", "node-b"}
+    assert len(fleet) == len(FLEET_VALUES)

@@ -17,7 +17,7 @@ from web.present.ledger import episode_entries, flow_balance, prefix_balance, st
 from web.present.nodes import PAGE_ROWS, node_page
 from web.present.overview import rows_of
 from web.present.samples import grouped
-from web.present.series import as_csv, as_table
+from web.present.series import as_sheet, as_table
 from web.present.weight_page import PHASES, ROWS, weight_page
 
 SOLVER = PolicyId("solver")
@@ -199,7 +199,9 @@ def test_csv_and_table_have_the_plotted_rows() -> None:
     rows = rows_of(series.window(120), SOLVER)
     heads, body = as_table(charts.CHARTS["rates"], rows)
 
-    assert as_csv(rows, ("produced",)).count("\n") == len(rows) + 1
+    sheet = as_sheet("rates", rows, ("produced",))
+    assert len(sheet.rows) == len(rows)
+    assert sheet.columns == ("time", "unix_s", "produced")
     assert heads == ("before the newest", "produced", "consumed")
     assert len(body) <= 61
 

@@ -1,4 +1,4 @@
-"""What of a report is kept: the numbers of each policy every second, those of each node every ten seconds."""
+"""What of a report is kept: numbers of each policy and of the fleet every second, those of each node every ten."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,8 +8,12 @@ from numpy.typing import NDArray
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import NodeReport, Report
+from web.capacity import FLEET_VALUES
 from web.history.levels import SECONDS, TENS, Level
 from web.points import SERVING, VALUES, Point
+
+FLEET_SUBJECT = "fleet"
+"""The subject of numbers about all pools together."""
 
 NODE_VALUES = ("episodes", "tokens", "busy", "blocked", "lag", "leased")
 """Of a node: episodes and tokens per second, shares of its slots that worked or found no task, versions behind its
@@ -41,6 +45,8 @@ def point_samples(point: Point) -> Iterator[Sample]:
     for policy, numbers in point.policies.items():
         values = {name: getattr(numbers, name) for name in VALUES}
         yield Sample(level=SECONDS, at=point.at, subject=policy_subject(policy), values=values)
+    fleet = {name: getattr(point.fleet, name) for name in FLEET_VALUES}
+    yield Sample(level=SECONDS, at=point.at, subject=FLEET_SUBJECT, values=fleet)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,10 @@ from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
 from web.points import Series
 from web.present import findings, formats
+from web.present.fleet_cells import fleet_cells
 from web.present.weights import weight_cells
+from web.ranges import DEFAULT_RANGE, RANGES_S
 from web.settings import STALE_AFTER_S
-
-RANGES_S = {"2m": 120.0, "5m": 300.0, "15m": 900.0}
-"""Time ranges a page can be asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,10 @@ def live_cells(report: Report, series: Series) -> dict[str, Cell]:
     for pool in report.pools:
         cells |= _pool_cells(pool)
     cells |= {f"pool/{advice.pool}/advice": Cell(text=advice_line(advice)) for advice in report.advice}
-    cells |= {key: Cell(text=text, tone=tone) for key, (text, tone) in weight_cells(report).items()}
+    cells |= {
+        key: Cell(text=text, tone=tone)
+        for key, (text, tone) in (weight_cells(report) | fleet_cells(report, series)).items()
+    }
     return cells
 
 
@@ -79,7 +81,7 @@ def _run_cells(report: Report) -> dict[str, Cell]:
 
 def _stream_cells(report: Report, stream: StreamReport, series: Series) -> dict[str, Cell]:
     key = f"policy/{stream.policy}"
-    points = series.window(RANGES_S["15m"])
+    points = series.window(RANGES_S[DEFAULT_RANGE])
     newest = points[-1].policies.get(stream.policy) if points else None
     reward = newest.reward_average if newest else None
     wait = newest.wait if newest else None
@@ -108,9 +110,8 @@ def _stream_cells(report: Report, stream: StreamReport, series: Series) -> dict[
         "dropped": Cell(text=formats.count(sum(stream.dropped.values()))),
         "redelivered": Cell(text=formats.count(stream.redelivered)),
     }
-    for name, range_s in RANGES_S.items():
-        titles = findings.chart_findings(stream.policy, stream, series.window(range_s))
-        cells |= {f"{chart}/{name}": Cell(text=title) for chart, title in titles.items()}
+    titles = findings.chart_findings(stream.policy, stream, points)
+    cells |= {f"{chart}/{DEFAULT_RANGE}": Cell(text=title) for chart, title in titles.items()}
     return {f"{key}/{name}": cell for name, cell in cells.items()}
 
 

@@ -19,6 +19,8 @@ class Line:
     style: str
     """CSS class: `main`, `second` or `faint`."""
     is_area: bool = False
+    format: str = ""
+    """How its values read in tables, where that is not how the chart's do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class ChartSpec:
     """What is measured, with its unit."""
     lines: tuple[Line, ...]
     format: str
-    """How values read: `reward`, `rate`, `percent` or `count`."""
+    """How values read: `reward`, `rate`, `percent`, `count`, `ratio` or `dollars`."""
     at_least: float
     """The axis reaches at least this high, so that little movement does not look like much."""
     limit_label: str = ""
@@ -51,7 +53,6 @@ CHARTS = {
             ),
             format="reward",
             at_least=1.0,
-            height=216,
         ),
         ChartSpec(
             name="rates",
@@ -82,8 +83,67 @@ CHARTS = {
     )
 }
 
+FLEET_CHARTS = {
+    spec.name: spec
+    for spec in (
+        ChartSpec(
+            name="ratio",
+            label="Ordered capacity over demand",
+            lines=(Line(value="ratio", label="capacity / demand", style="main", is_area=True),),
+            format="ratio",
+            at_least=1.5,
+            limit_label="all that is needed",
+        ),
+        ChartSpec(
+            name="nodes",
+            label="Nodes of all pools",
+            lines=(
+                Line(value="nodes", label="ready", style="main", is_area=True),
+                Line(value="target", label="target", style="second"),
+            ),
+            format="count",
+            at_least=2.0,
+        ),
+        ChartSpec(
+            name="price",
+            label="Dollars for a thousand accepted trajectories",
+            lines=(Line(value="price", label="price", style="main", is_area=True),),
+            format="dollars",
+            at_least=0.0001,
+        ),
+    )
+}
+"""About the fleet as a whole, whatever the policy."""
+
+BALANCE = ChartSpec(
+    name="balance",
+    label="Demand and capacity, groups per second",
+    lines=(
+        Line(value="demand", label="demand", style="demand"),
+        Line(value="ready", label="ready", style="ready"),
+        Line(value="ordered", label="with pending", style="pending"),
+        Line(value="aimed", label="target", style="aimed"),
+        Line(value="low", label="band from", style="band"),
+        Line(value="high", label="band to", style="band"),
+        Line(value="wait", label="trainer waits", style="waits", format="percent"),
+    ),
+    format="rate",
+    at_least=1.0,
+    height=264,
+)
+"""The chart of the overview; `web.present.balance` draws it."""
+
+LINED = {**CHARTS, **FLEET_CHARTS}
+"""Those that are lines over one axis."""
+
+KNOWN = {**LINED, BALANCE.name: BALANCE}
+"""Every chart that has a page, a table and files."""
+
 LADDER = "versions"
 """Name of the chart that shows nodes and the versions they serve; it has rows instead of lines."""
+
+PAINTED_ROWS = 300
+"""Of a longer series the server paints every second, third, ... point: a page has few pixels more."""
 
 Row = tuple[float, Mapping[str, float | None]]
 """Unix seconds, and values by name."""
@@ -120,7 +180,7 @@ class Drawing:
 
 def draw(spec: ChartSpec, rows: Sequence[Row], window: scales.Window, *, limit: float | None) -> Drawing:
     """The chart over these rows (oldest first), with a threshold line at `limit`."""
-    shown = [(at, values) for at, values in rows if at >= window.start]
+    shown = [(at, values) for at, values in rows if window.start <= at <= window.end]
     numbers = [values.get(line.value) for _, values in shown for line in spec.lines]
     axis = scales.y_axis([number for number in (*numbers, limit) if number is not None], at_least=spec.at_least)
     lines = tuple(_drawn(spec, line, shown, window, axis) for line in spec.lines)
@@ -138,13 +198,20 @@ def draw(spec: ChartSpec, rows: Sequence[Row], window: scales.Window, *, limit: 
 
 def limit_of(spec: ChartSpec, stream: StreamReport) -> float | None:
     """Where the chart's threshold line is for this stream."""
-    return {"wait": FED_BELOW, "buffer": float(stream.batch_groups)}.get(spec.name)
+    return {"wait": FED_BELOW, "buffer": float(stream.batch_groups), "ratio": 1.0}.get(spec.name)
+
+
+def thinned(rows: Sequence[Row]) -> Sequence[Row]:
+    """Few enough for the first paint; the script draws every one."""
+    stride = max(1, -(-len(rows) // PAINTED_ROWS))
+    return rows[::-1][::stride][::-1]
 
 
 def _drawn(spec: ChartSpec, line: Line, rows: Sequence[Row], window: scales.Window, axis: scales.Axis) -> DrawnLine:
+    painted = thinned(rows)
     places = [
         (window.place(at), None if (value := values.get(line.value)) is None else axis.place(value, spec.height))
-        for at, values in rows
+        for at, values in painted
     ]
     ends = [(x, y) for x, y in places if y is not None]
     known = [values[line.value] for _, values in rows if values.get(line.value) is not None]
@@ -166,5 +233,6 @@ def _options(spec: ChartSpec, window: scales.Window, limit: float | None) -> dic
         "height": spec.height,
         "limit": limit,
         "range": window.range_s,
+        "end": None if window.is_moving or window.range_s is None else window.end,
         "lines": [{"value": line.value, "area": line.is_area} for line in spec.lines],
     }

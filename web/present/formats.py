@@ -59,6 +59,28 @@ def percent(value: float | None) -> str:
     return f"{scaled:.{digits}f}{_NARROW}%"
 
 
+def ratio(value: float | None) -> str:
+    """How many times as much.
+
+    >>> ratio(1.1234)
+    '1.12\u202f\u00d7'
+    """
+    return MISSING if value is None else f"{value:.2f}{_NARROW}\N{MULTIPLICATION SIGN}"
+
+
+def dollars(value: float | None) -> str:
+    """An amount of US dollars, small ones with more digits.
+
+    >>> dollars(0.00421), dollars(0.5), dollars(12.3), dollars(1234)
+    ('$0.0042', '$0.50', '$12.30', '$1,234')
+    """
+    if value is None:
+        return MISSING
+    if 0 < value < 0.1:
+        return f"${value:.2g}" if value >= 0.0001 else "<$0.0001"
+    return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
+
+
 def size(value: float | None) -> str:
     """Bytes in decimal units.
 

@@ -1,21 +1,27 @@
-"""The overview: is the trainer fed, what is it learning, and who feeds it."""
+"""The overview: is the trainer fed, is the fleet right-sized, what does it cost, and what changed?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Event, FlowReport, NodeReport, Report, StreamReport
-from web.points import VALUES, Point, Series, point_json
-from web.present import charts, scales
-from web.present.cells import visible_nodes
+from astraflow.contract.reports import Event, FlowReport, Report, StreamReport
+from web.capacity import FLEET_VALUES
+from web.pins import Pin, pin_json
+from web.points import VALUES, Point, point_json
+from web.present import charts, findings, scales
+from web.present.balance import Balance, balance
+from web.present.cells import Cell
+from web.present.fleet_cells import balance_finding
+from web.present.gauge import Gauge, gauge
 from web.present.ladder import Rung, ladder
+from web.present.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.present.shell import Chosen
+from web.ranges import DEFAULT_RANGE, TimeRange
 
-SHOWN_NODES = 12
 SHOWN_EVENTS = 40
-SPARK_HEIGHT = 40
-SPARKS = {"reward": "reward_average", "wait": "wait", "rates": "produced", "buffer": "buffered"}
+SPARK_HEIGHT = 36
+SPARKS = {"wait": "wait", "ratio": "ratio", "nodes": "nodes", "price": "price"}
 """Which line of a chart becomes its sparkline."""
 
 
@@ -25,61 +31,97 @@ class Overview:
 
     policy: PolicyId
     stream: StreamReport
-    range: str
-    window_s: float
+    span: TimeRange
+    query: str
+    """Of links that lead to the same policy and range."""
+    balance: Balance
+    gauge: Gauge
     drawings: dict[str, charts.Drawing]
     sparks: dict[str, charts.Drawing]
     rungs: tuple[Rung, ...]
+    window_s: float
     x_ticks: Sequence[tuple[float, str]]
     points: dict[str, Any]
     """For the scripts: see `page_points`."""
     flows: tuple[FlowReport, ...]
-    nodes: list[NodeReport]
-    hidden_nodes: int
+    pools: list[PoolCard]
+    hidden_pools: int
     events: list[Event]
 
+    @property
+    def range(self) -> str:
+        """Name of the time range."""
+        return self.span.name
 
-def overview(report: Report, series: Series, choice: Chosen) -> Overview:
+
+def overview(report: Report, points: Sequence[Point], choice: Chosen, pins: Sequence[Pin]) -> Overview:
     """Everything the template needs. The report must have the chosen policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
-    points = series.window(choice.range_s)
-    window = scales.window_of(points[0].at if points else None, points[-1].at if points else None, choice.range_s)
+    window = scales.span_of([point.at for point in points], choice.span)
     rows = rows_of(points, stream.policy)
     drawn = {spec.name: _draw(spec, rows, window, stream) for spec in charts.CHARTS.values()}
-    nodes = visible_nodes(report)
+    cards = pool_cards(report)
     return Overview(
         policy=stream.policy,
         stream=stream,
-        range=choice.range,
-        window_s=choice.range_s,
+        span=choice.span,
+        query=choice.query,
+        balance=balance(rows, window, pins),
+        gauge=gauge(report),
         drawings=drawn,
         sparks={name: _draw(_spark(name), rows, window, stream) for name in SPARKS},
         rungs=ladder(stream.policy, points, window, bound=stream.max_staleness),
+        window_s=choice.range_s,
         x_ticks=scales.x_ticks(window),
-        points=page_points(stream.policy, points),
+        points=page_points(stream.policy, points, pins, is_moving=choice.span.is_moving),
         flows=report.flows,
-        nodes=nodes[:SHOWN_NODES],
-        hidden_nodes=max(0, len(nodes) - SHOWN_NODES),
+        pools=cards[:SHOWN_POOLS],
+        hidden_pools=max(0, len(cards) - SHOWN_POOLS),
         events=latest_events(report),
     )
+
+
+def one_chart(report: Report, points: Sequence[Point], choice: Chosen, name: str) -> charts.Drawing:
+    """One chart of a policy by itself."""
+    stream = next(stream for stream in report.streams if stream.policy == choice.policy)
+    window = scales.span_of([point.at for point in points], choice.span)
+    return _draw(charts.KNOWN[name], rows_of(points, stream.policy), window, stream)
+
+
+def titles(report: Report, points: Sequence[Point], choice: Chosen) -> dict[str, Cell]:
+    """Titles of charts over a range of which no live texts are kept, by their keys."""
+    if choice.range == DEFAULT_RANGE:
+        return {}
+    stream = next(stream for stream in report.streams if stream.policy == choice.policy)
+    found = findings.chart_findings(stream.policy, stream, points)
+    cells = {f"policy/{stream.policy}/{name}/{choice.range}": Cell(text=text) for name, text in found.items()}
+    return {**cells, f"fleet/balance/{choice.range}": Cell(text=balance_finding(points))}
 
 
 def rows_of(points: Sequence[Point], policy: PolicyId) -> list[charts.Row]:
     """Points of one policy as chart rows."""
     return [
-        (point.at, {name: getattr(point.policies[policy], name) for name in VALUES})
+        (
+            point.at,
+            {name: getattr(point.policies[policy], name) for name in VALUES}
+            | {name: getattr(point.fleet, name) for name in FLEET_VALUES},
+        )
         for point in points
         if policy in point.policies
     ]
 
 
-def page_points(policy: PolicyId, points: Sequence[Point]) -> dict[str, Any]:
+def page_points(
+    policy: PolicyId, points: Sequence[Point], pins: Sequence[Pin] = (), *, is_moving: bool = True
+) -> dict[str, Any]:
     """What the scripts draw from: one policy's points as `web.frames.point_json` gives them, and the values' names."""
     return {
-        "isLive": True,
+        "isLive": is_moving,
         "policy": policy,
         "values": VALUES,
+        "fleetValues": FLEET_VALUES,
         "points": [point_json(point, policy) for point in points],
+        "pins": [pin_json(pin) for pin in pins],
     }
 
 
@@ -95,6 +137,6 @@ def _draw(
 
 
 def _spark(name: str) -> charts.ChartSpec:
-    spec = charts.CHARTS[name]
+    spec = charts.KNOWN[name]
     line = next(line for line in spec.lines if line.value == SPARKS[name])
     return replace(spec, lines=(replace(line, style="main", is_area=True),), height=SPARK_HEIGHT)

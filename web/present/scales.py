@@ -1,10 +1,11 @@
 """Axes, ticks and paths: pure geometry, the same as in `static/js/scales.js`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from web.present import formats
+from web.ranges import TimeRange
 
 WIDTH = 1000.0
 """Units across a plot, whatever its width in pixels."""
@@ -22,7 +23,9 @@ class Window:
     start: float
     end: float
     range_s: float | None
-    """Length that was asked for, counted back from now; None shows the whole run from its start."""
+    """Length that was asked for, counted back from its end; None shows the whole run from its start."""
+    is_moving: bool = True
+    """Whether the end is now."""
 
     def place(self, at: float) -> float:
         """Units from the left edge."""
@@ -40,6 +43,13 @@ class Axis:
     def place(self, value: float, height: float) -> float:
         """Pixels from the top edge."""
         return (self.high - value) / (self.high - self.low) * height
+
+
+def span_of(points_at: Sequence[float], span: TimeRange) -> Window:
+    """The window over points at these times (Unix seconds, oldest first) of the range that was asked for."""
+    if span.end is not None:
+        return Window(start=span.end - span.duration_s, end=span.end, range_s=span.duration_s, is_moving=False)
+    return window_of(points_at[0] if points_at else None, points_at[-1] if points_at else None, span.duration_s)
 
 
 def window_of(first: float | None, last: float | None, range_s: float | None) -> Window:
@@ -74,7 +84,8 @@ def x_ticks(window: Window) -> list[tuple[float, str]]:
         return [
             (100 * index * step_s / span_s, formats.duration(index * step_s) if index else "start") for index in steps
         ]
-    back = ((100 - 100 * index * step_s / span_s, _ago(index * step_s)) for index in steps)
+    last = "now" if window.is_moving else "end"
+    back = ((100 - 100 * index * step_s / span_s, _ago(index * step_s) if index else last) for index in steps)
     return list(back)[::-1]
 
 
@@ -106,6 +117,33 @@ def area(places: Sequence[tuple[float, float | None]], base: float) -> str:
     return "".join(parts)
 
 
+def steps(places: Sequence[tuple[float, float | None]]) -> str:
+    """SVG path of a value that stays until it changes; None lifts the pen."""
+    parts: list[str] = []
+    before: float | None = None
+    for x, y in places:
+        if y is not None:
+            parts.append(f"M{x:.1f} {y:.1f}" if before is None else f"H{x:.1f}" + (f"V{y:.1f}" if y != before else ""))
+        before = y
+    return "".join(parts)
+
+
+def between(places: Sequence[tuple[float, float | None, float | None]]) -> str:
+    """SVG path of what lies between two lines, each place with its upper and lower end; None interrupts it."""
+    parts: list[str] = []
+    stretch: list[tuple[float, float, float]] = []
+    for x, upper, lower in (*places, (0.0, None, None)):
+        if upper is not None and lower is not None:
+            stretch.append((x, upper, lower))
+            continue
+        if len(stretch) > 1:
+            there = "L".join(f"{px:.1f} {py:.1f}" for px, py, _ in stretch)
+            back = "L".join(f"{px:.1f} {py:.1f}" for px, _, py in reversed(stretch))
+            parts.append(f"M{there}L{back}Z")
+        stretch = []
+    return "".join(parts)
+
+
 def dot(x: float, y: float) -> str:
     """SVG path of a dot: a stroke without length, whose round ends stay round however the plot is stretched."""
     return f"M{x:.1f} {y:.1f}h0.01"
@@ -122,9 +160,18 @@ def tick_text(value: float, kind: str) -> str:
 
 def value_text(value: float | None, kind: str) -> str:
     """A value in a legend."""
-    return {"reward": formats.reward, "rate": formats.rate, "percent": formats.percent, "count": formats.count}[kind](
-        value
-    )
+    return _TEXTS[kind](value)
+
+
+_TEXTS: dict[str, Callable[[float | None], str]] = {
+    "reward": formats.reward,
+    "rate": formats.rate,
+    "percent": formats.percent,
+    "count": formats.count,
+    "ratio": formats.ratio,
+    "dollars": formats.dollars,
+}
+"""How values read, by kind."""
 
 
 def _round_step(rough: float) -> float:
@@ -133,4 +180,4 @@ def _round_step(rough: float) -> float:
 
 
 def _ago(seconds: float) -> str:
-    return f"\N{MINUS SIGN}{formats.duration(seconds)}" if seconds else "now"
+    return f"\N{MINUS SIGN}{formats.duration(seconds)}"

@@ -1,10 +1,9 @@
 """Exactly what a chart plots, as rows: for its table, CSV and JSON."""
 
-import csv
-import io
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from web.exports import Sheet
 from web.present import charts, formats, scales
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -13,15 +12,20 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 TABLE_ROWS = 60
 
 
-def as_csv(rows: Sequence[charts.Row], values: Sequence[str]) -> str:
-    """Comma separated, with the time in ISO 8601 and Unix seconds; nothing measured is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("time", "unix_s", *values))
-    for at, numbers in rows:
-        fields = ("" if (value := numbers.get(name)) is None else value for name in values)
-        writer.writerow((datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"), round(at, 3), *fields))
-    return text.getvalue()
+def as_sheet(name: str, rows: Sequence[charts.Row], values: Sequence[str]) -> Sheet:
+    """Rows with the time in ISO 8601 and Unix seconds."""
+    return Sheet(
+        name=name,
+        columns=("time", "unix_s", *values),
+        rows=[
+            (
+                datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+                round(at, 3),
+                *(numbers.get(value) for value in values),
+            )
+            for at, numbers in rows
+        ],
+    )
 
 
 def as_table(spec: charts.ChartSpec, rows: Sequence[charts.Row]) -> Table:
@@ -33,7 +37,7 @@ def as_table(spec: charts.ChartSpec, rows: Sequence[charts.Row]) -> Table:
     body = [
         (
             formats.duration(newest - at),
-            *(scales.value_text(values.get(line.value), spec.format) for line in spec.lines),
+            *(scales.value_text(values.get(line.value), line.format or spec.format) for line in spec.lines),
         )
         for at, values in chosen
     ]

@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from astraflow.contract.ids import PolicyId
 from web.present import formats
-from web.present.cells import RANGES_S
+from web.ranges import DEFAULT_RANGE, RANGES_S, TimeRange, range_from
 from web.settings import Settings
 from web.state import FeedState, RunState
-
-DEFAULT_RANGE = "5m"
-
-RANGE_LABELS = {"2m": "2 min", "5m": "5 min", "15m": "15 min"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +39,26 @@ class Shell:
     is_stale: bool
     has_data: bool
     ranges: Sequence[Choice] = ()
+    custom: "CustomRange | None" = None
     policies: Sequence[Choice] = ()
+    window_s: float | None = None
+    """Length of the range that moves on with now; None without one."""
+    window_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomRange:
+    """The form that asks for any range, filled in with what is shown."""
+
+    path: str
+    policy: str
+    begin: str
+    """UTC, as a date field has it."""
+    end: str
+    label: str
+    """What is shown, when that is a custom range; else empty."""
+    moving_href: str
+    """Back to what moves on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +67,30 @@ class Chosen:
 
     policy: PolicyId | None
     """None while no policy is known."""
-    range: str
+    span: TimeRange
+
+    @property
+    def range(self) -> str:
+        """Name of the time range."""
+        return self.span.name
 
     @property
     def range_s(self) -> float:
         """Length of the time range."""
-        return RANGES_S[self.range]
+        return self.span.duration_s
+
+    @property
+    def query(self) -> str:
+        """The same as an address has it."""
+        return urlencode({"policy": self.policy or "", **self.span.query})
 
 
-def chosen(state: RunState, policy: str, range_name: str) -> Chosen:
-    """The policy and range that were asked for; the first, or the default, for what there is not."""
+def chosen(state: RunState, asked: Mapping[str, str]) -> Chosen:
+    """The policy and range that an address asks for; the first, or the default, for what there is not."""
     known = [stream.policy for stream in state.report.streams] if state.report else []
+    policy = asked.get("policy", "")
     found = next((known_id for known_id in known if known_id == policy), known[0] if known else None)
-    return Chosen(policy=found, range=range_name if range_name in RANGES_S else DEFAULT_RANGE)
+    return Chosen(policy=found, span=range_from(asked))
 
 
 def shell(state: RunState, settings: Settings, *, path: str = "", choice: Chosen | None = None) -> Shell:
@@ -85,19 +112,41 @@ def shell(state: RunState, settings: Settings, *, path: str = "", choice: Chosen
         is_stale=state.is_stale,
         has_data=report is not None,
         ranges=_ranges(path, choice) if choice else (),
+        custom=_custom(state, path, choice) if choice else None,
         policies=_policies(state, path, choice) if choice else (),
+        window_s=choice.range_s if choice and choice.span.is_moving else None,
+        window_name=choice.range if choice else "",
     )
 
 
 def _ranges(path: str, choice: Chosen) -> list[Choice]:
     return [
         Choice(
-            label=RANGE_LABELS[name],
+            label=name,
             href=_href(path, {"policy": choice.policy or "", "range": name}),
             is_chosen=name == choice.range,
         )
         for name in RANGES_S
     ]
+
+
+def _custom(state: RunState, path: str, choice: Chosen) -> CustomRange:
+    span, report = choice.span, state.report
+    end = span.end if span.end is not None else report.at if report else 0.0
+    moving = span.name if span.is_moving else DEFAULT_RANGE
+    begin_text, end_text = (_moment(at) for at in (end - span.duration_s, end))
+    return CustomRange(
+        path=path,
+        policy=choice.policy or "",
+        begin=begin_text,
+        end=end_text,
+        label="" if span.is_moving else f"{begin_text[5:16]} to {end_text[5:16]} UTC".replace("T", " "),
+        moving_href=_href(path, {"policy": choice.policy or "", "range": moving}),
+    )
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _policies(state: RunState, path: str, choice: Chosen) -> list[Choice]:
@@ -107,7 +156,7 @@ def _policies(state: RunState, path: str, choice: Chosen) -> list[Choice]:
     return [
         Choice(
             label=stream.policy,
-            href=_href(path, {"policy": stream.policy, "range": choice.range}),
+            href=_href(path, {"policy": stream.policy, **choice.span.query}),
             is_chosen=stream.policy == choice.policy,
         )
         for stream in streams

@@ -9,7 +9,7 @@ from web.audit import Deed
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.shell import shell
 from web.roles import Need, needs
-from web.steering import NO_REASON, steered
+from web.steering import reason_of, steered
 
 router = APIRouter()
 
@@ -50,6 +50,6 @@ async def resume(parts: PartsOf, viewer: ViewerOf, flow: str, reason: str = Form
 
 
 async def _set(parts: Parts, flow: str, *, is_paused: bool, viewer: Viewer, reason: str) -> Response:
-    asked = parts.control.pause_flow(FlowId(flow), is_paused=is_paused, actor=viewer.name, reason=reason or NO_REASON)
+    asked = parts.control.pause_flow(FlowId(flow), is_paused=is_paused, actor=viewer.name, reason=reason_of(reason))
     deed = Deed(action="flow.pause" if is_paused else "flow.resume", target=flow, reason=reason)
     return await steered(parts, viewer, deed, asked, if_failed="The flow was left as it is", back="/")

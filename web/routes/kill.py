@@ -50,6 +50,7 @@ async def switch(
     try:
         if scope not in {known.value for known in KillScope}:
             raise InvalidInput(f"{scope!r} is nobody whom the kill switch stops: none, agents or all")
+        key = key or fleet_acts.form_key("kill", viewer.name, time.time_ns())
         done = await fleet_acts.set_kill(parts, viewer, KillScope(scope), key=key, reason=reason.strip() or HELD)
     except AstraFlowError as problem:
         return told(Flash(text=f"The kill switch was not turned: {problem}", tone="bad"), back="/kill")

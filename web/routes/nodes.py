@@ -9,7 +9,7 @@ from web.parts import PartsOf, ViewerOf
 from web.present.nodes import NodePage, node_page
 from web.present.shell import shell
 from web.roles import Need, needs
-from web.steering import NO_REASON, steered
+from web.steering import reason_of, steered
 
 router = APIRouter()
 
@@ -64,7 +64,7 @@ async def ask_drain(request: Request, parts: PartsOf, node: str) -> Response:
 @needs(Need.OPERATE)
 async def drain(parts: PartsOf, viewer: ViewerOf, node: str, reason: str = Form("")) -> Response:
     """Ask the node to finish and leave."""
-    asked = parts.control.drain_node(NodeId(node), actor=viewer.name, reason=reason or NO_REASON)
+    asked = parts.control.drain_node(NodeId(node), actor=viewer.name, reason=reason_of(reason))
     deed = Deed(action="node.drain", target=node, reason=reason)
     return await steered(parts, viewer, deed, asked, if_failed="The node was not drained", back="/nodes")
 

@@ -1,42 +1,84 @@
-"""`/`: the run at a glance."""
+"""`/`: the run at a glance, and `/events/{ordinal}`: one thing that happened, with what was known then."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 
-from web.parts import PartsOf
-from web.present.overview import overview
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.lookups import EventQuery
+from astraflow.contract.reports import Event
+from web.parts import Parts, PartsOf
+from web.pins import KINDS, Pin
+from web.present.happening import Happening, happening
+from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
 from web.roles import Need, needs
+from web.spans import points_over
 
 router = APIRouter()
+
+ASKED_EVENTS = 200
+LONGEST_ORDINAL = 16
+"""Digits; what is longer is none."""
 
 
 @router.get("/")
 @needs(Need.READ)
-async def show(request: Request, parts: PartsOf, policy: str = "", range: str = "") -> Response:  # noqa: A002 (the name in the address)
-    """The overview, or what it waits for."""
+async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
+    """The overview, or what it waits for. event: the pin whose drawer is open."""
     report = parts.state.report
-    choice = chosen(parts.state, policy, range)
+    choice = chosen(parts.state, request.query_params)
     frame = shell(parts.state, parts.settings, path="/", choice=choice)
     if report is None or choice.policy is None:
         return parts.pages.page(request, "overview/waiting.html", page="overview", shell=frame)
+    points = await points_over(parts, choice)
     return parts.pages.page(
         request,
         "overview/page.html",
         page="overview",
         shell=frame,
-        cells=parts.frames.cells,
-        view=overview(report, parts.state.series, choice),
+        cells={**parts.frames.cells, **titles(report, points, choice)},
+        view=overview(report, points, choice, await _pins(parts)),
+        open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
     )
 
 
-@router.get("/overview/nodes")
+@router.get("/events/{ordinal}")
 @needs(Need.READ)
-async def nodes(request: Request, parts: PartsOf, policy: str = "") -> Response:
-    """The rows of the node table, for when nodes come and go."""
-    report = parts.state.report
-    choice = chosen(parts.state, policy, "")
-    if report is None or choice.policy is None:
-        return Response(status_code=204)
-    view = overview(report, parts.state.series, choice)
-    return parts.pages.page(request, "overview/_nodes.html", cells=parts.frames.cells, view=view)
+async def show_event(request: Request, parts: PartsOf, ordinal: int) -> Response:
+    """One event by itself."""
+    found = await _happening(parts, ordinal)
+    if found is None:
+        raise HTTPException(404)
+    return parts.pages.page(
+        request, "overview/event.html", page="overview", shell=shell(parts.state, parts.settings), open=found
+    )
+
+
+async def _pins(parts: Parts) -> list[Pin]:
+    """Those of the run, as far back as dataflow tells; while it does not answer, those that were seen."""
+    if not parts.state.is_stale:
+        query = EventQuery(kinds=tuple(KINDS), limit=ASKED_EVENTS)
+        try:
+            parts.state.pinned.add((await parts.control.events(query)).events)
+        except AstraFlowError:
+            return parts.state.pinned.pins  # the page's badge says that dataflow does not answer
+    return parts.state.pinned.pins
+
+
+async def _happening(parts: Parts, ordinal: int) -> Happening | None:
+    event = await _event(parts, ordinal)
+    if event is None:
+        return None
+    points = parts.state.series.window(float("inf"))
+    return happening(event, parts.state.pinned.advice_of(event), points)
+
+
+async def _event(parts: Parts, ordinal: int) -> Event | None:
+    """Of the latest report, else from dataflow's archive. Raises: what asking dataflow raises."""
+    latest = parts.state.report.events if parts.state.report else ()
+    found = next((event for event in latest if event.ordinal == ordinal), None)
+    if found is None and ordinal >= 0:
+        page = await parts.control.events(EventQuery(before=ordinal + 1, limit=1))
+        found = next((event for event in page.events if event.ordinal == ordinal), None)
+    return found

@@ -265,7 +265,6 @@ def _fleet(parts: Parts) -> dict[str, Any]:
     return {
         "shell": shell(parts.state, parts.settings),
         "fleet": fleet_view(parts.fleet_state, parts.settings, now=parts.clock.wall()),
-        "kill_key": fleet_acts.form_key("kill", time.time_ns()),
         "scopes": KillScope,
     }
 

@@ -20,6 +20,7 @@ async def show(request: Request, parts: PartsOf) -> Response:
         "weights/page.html",
         page="weights",
         shell=shell(parts.state, parts.settings),
+        cells=parts.frames.cells,
         view=weight_page(parts.state.report),
         phases=PHASES,
     )

@@ -4,31 +4,35 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.ids import PolicyId
-from web.parts import Parts, PartsOf
+from web.capacity import FLEET_VALUES
+from web.exports import Ending, sheet_answer
+from web.parts import PartsOf
 from web.points import VALUES
 from web.present import charts
 from web.present.overview import rows_of
-from web.present.series import as_csv
-from web.present.shell import Chosen, chosen
+from web.present.series import as_sheet
+from web.present.shell import chosen
 from web.report_json import plain, report_to_json
 from web.roles import Need, needs
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
+from web.spans import points_over
 
 router = APIRouter(prefix=PREFIX, tags=["reports"])
 
-ChartName = Literal["", "reward", "rates", "wait", "buffer"]
-RangeName = Literal["", "2m", "5m", "15m"]
+ChartName = Literal["", "reward", "rates", "wait", "buffer", "balance"]
+RangeName = Literal["", "15m", "1h", "6h", "24h"]
 MOST_REPORTS = 900
 
 Chart = Annotated[ChartName, Query(description="What it plots; empty for every value.")]
 Policy = Annotated[str, Query(max_length=128, description="The first, if empty or not known.")]
-Range = Annotated[RangeName, Query(description="Back from now; empty for 5m.")]
+Range = Annotated[RangeName, Query(description="Back from now; empty for 15m.")]
+Begin = Annotated[str, Query(alias="from", max_length=40, description="Instead of a range: Unix seconds, or UTC.")]
+End = Annotated[str, Query(alias="to", max_length=40, description="Its end; both or neither.")]
 
 
 class RunReport(Filled):
@@ -60,22 +64,6 @@ class ReportList(Filled):
     """Reports, oldest first."""
 
     items: list[RunReport]
-
-
-class SeriesPoint(Filled):
-    """One second of one policy."""
-
-    model_config = ConfigDict(extra="allow")
-
-    unix_s: float
-
-
-class SeriesAnswer(Filled):
-    """What a chart plots."""
-
-    policy: str
-    range_s: float
-    points: list[SeriesPoint]
 
 
 class SessionAnswer(Filled):
@@ -115,31 +103,34 @@ async def session() -> Response:
 
 
 @router.get(
-    "/series.csv",
+    "/series.{ending}",
     response_class=Response,
-    responses={**refusals(), 200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    responses={
+        **refusals(),
+        200: {
+            "content": {
+                "text/csv": {"schema": {"type": "string"}},
+                "application/json": {"schema": {"type": "array", "items": {"type": "object"}}},
+            }
+        },
+    },
 )
 @needs(Need.READ)
-async def series_csv(parts: PartsOf, chart: Chart = "", policy: Policy = "", range: Range = "") -> Response:  # noqa: A002 (the name in the address)
-    """What a chart plots, as CSV; without `chart`, every value."""
-    choice, values, rows = _series(parts, chart, policy, range)
-    name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}.csv".replace("/", "_").replace(":", "_")
-    headers = {"content-disposition": f'attachment; filename="{name}"'}
-    return Response(as_csv(rows, values), media_type="text/csv; charset=utf-8", headers=headers)
-
-
-@router.get("/series.json", response_model=SeriesAnswer, responses=refusals())
-@needs(Need.READ)
-async def series_json(parts: PartsOf, chart: Chart = "", policy: Policy = "", range: Range = "") -> Response:  # noqa: A002 (the name in the address)
-    """The same as JSON."""
-    choice, values, rows = _series(parts, chart, policy, range)
-    points = [{"unix_s": at, **{name: numbers[name] for name in values}} for at, numbers in rows]
-    return JSONResponse({"policy": choice.policy, "range_s": choice.range_s, "points": points})
-
-
-def _series(parts: Parts, chart: str, policy: str, range_name: str) -> tuple[Chosen, tuple[str, ...], list[charts.Row]]:
-    choice = chosen(parts.state, policy, range_name)
+async def series(
+    request: Request,
+    parts: PartsOf,
+    ending: Ending,
+    chart: Chart = "",
+    policy: Policy = "",
+    range: Range = "",  # noqa: A002 (the name in the address)
+    begin: Begin = "",
+    end: End = "",
+) -> Response:
+    """What a chart plots, as CSV or JSON: a row for each time; without `chart`, every value."""
+    choice = chosen(parts.state, request.query_params)
     if choice.policy is None:
         raise Unavailable("no report has arrived from dataflow yet")
-    values = tuple(line.value for line in charts.CHARTS[chart].lines) if chart else VALUES
-    return choice, values, rows_of(parts.state.series.window(choice.range_s), PolicyId(choice.policy))
+    values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
+    points = await points_over(parts, choice)
+    name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
+    return sheet_answer(as_sheet(name, rows_of(points, choice.policy), values), ending)

@@ -1,9 +1,7 @@
 // Live texts: each element with data-cell shows the text of that key.
 let index = null;
 
-document.addEventListener("htmx:after:swap", () => {
-  index = null;
-});
+for (const name of ["htmx:after:swap", "live-region"]) document.addEventListener(name, () => (index = null));
 
 export function patchCells(cells) {
   index ??= indexed();

@@ -10,13 +10,13 @@ export function chart(element) {
   const options = JSON.parse(element.dataset.options);
   const part = (name) => element.querySelector(`[data-part="${name}"]`);
   const body = part("body");
-  let view = windowOf(points, options.range);
+  let view = windowOf(points, options.range, options.end);
   let axis = null;
   let shown = [];
 
   const draw = () => {
-    view = windowOf(points, options.range);
-    shown = points.filter((point) => point.at >= view.start);
+    view = windowOf(points, options.range, options.end);
+    shown = points.filter((point) => point.at >= view.start && point.at <= view.end);
     const numbers = shown.flatMap((point) => options.lines.map((line) => point.values[line.value]));
     axis = yAxis([...numbers, options.limit].filter((number) => number !== null), options.atLeast);
     options.lines.forEach((line, place) => {
@@ -96,7 +96,7 @@ export function shape(name, attributes) {
   return element;
 }
 
-function showReading(reading, body, plot, found, view) {
+export function showReading(reading, body, plot, found, view) {
   if (!found) {
     reading.textContent = "";
     return;
@@ -110,7 +110,7 @@ function showReading(reading, body, plot, found, view) {
   reading.style.setProperty("--reading-x", `${Math.min(outer.width - half, Math.max(half, x))}px`);
 }
 
-function horizontal(style, y) {
+export function horizontal(style, y) {
   return shape("line", { class: style, x1: 0, x2: 1000, y1: y.toFixed(1), y2: y.toFixed(1) });
 }
 
@@ -119,7 +119,7 @@ function place(line, y) {
   line.setAttribute("y2", y.toFixed(1));
 }
 
-function text(x, y, label) {
+export function text(x, y, label) {
   const element = shape("text", { x, y });
   element.textContent = label;
   return element;

@@ -1,7 +1,10 @@
-// Opens when htmx has put a question into it; without scripts the question is a page of its own.
+// Opens when htmx has put something into it; without scripts that is a page of its own.
 export function dialog(element) {
+  const body = element.querySelector("#dialog-body");
   document.addEventListener("htmx:after:swap", () => {
-    if (!element.open && element.querySelector("form, [data-dialog]")) element.showModal();
+    if (element.open || !body.firstElementChild) return;
+    element.setAttribute("aria-labelledby", body.querySelector("h1, h2")?.id ?? "");
+    element.showModal();
   });
   element.addEventListener("click", (event) => {
     if (event.target === element || event.target.closest("[data-close]")) {
@@ -9,5 +12,5 @@ export function dialog(element) {
       element.close();
     }
   });
-  element.addEventListener("close", () => element.querySelector("#dialog-body").replaceChildren());
+  element.addEventListener("close", () => body.replaceChildren());
 }

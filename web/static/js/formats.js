@@ -8,6 +8,8 @@ const grouped = (value, digits) =>
 export function valueText(value, kind) {
   if (value === null || value === undefined) return MISSING;
   if (kind === "reward") return grouped(value, 2);
+  if (kind === "ratio") return `${grouped(value, 2)}${NARROW}\u00d7`;
+  if (kind === "dollars") return dollars(value);
   if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
   if (kind === "percent") return `${grouped(value * 100, Math.abs(value) > 0 && Math.abs(value) < 0.01 ? 1 : 0)}${NARROW}%`;
   if (kind === "count") return Math.abs(value) >= 1e6 ? `${grouped(value / 1e6, 2)}${NARROW}M` : grouped(value, 0);
@@ -20,6 +22,12 @@ export function tickText(value, kind) {
   if (kind === "percent") return `${short(value * 100)}%`;
   if (Math.abs(value) >= 10000) return `${short(value / 1000)}k`;
   return short(value).replace("-", "\u2212");
+}
+
+function dollars(value) {
+  if (value > 0 && value < 0.0001) return "<$0.0001";
+  if (value > 0 && value < 0.1) return `$${Number(value.toPrecision(2))}`;
+  return `$${grouped(value, value < 1000 ? 2 : 0)}`;
 }
 
 export function duration(seconds) {

@@ -1,43 +1,31 @@
-// A button that acts when it is held: a slip does nothing. Without scripts it is a link to a page that asks.
+// A link that, held for a second, sends the form around it; only pressed, it leads to the page that asks.
 const HOLD_MS = 1000;
-const KEYS = [" ", "Enter"];
 
-export function hold(element) {
-  const form = element.closest("form");
-  const label = element.querySelector(".kill-label");
-  const text = label.textContent;
+export function hold(form) {
+  const link = form.querySelector("a");
   let timer = null;
-  element.style.setProperty("--hold-ms", `${HOLD_MS}ms`);
-
-  const begin = () => {
-    if (timer) return;
-    element.classList.add("is-held");
-    label.textContent = "Keep holding…";
+  let isDone = false;
+  const begin = (event) => {
+    const isKey = event.type === "keydown";
+    if (timer || (isKey ? event.key !== " " && event.key !== "Enter" : event.button !== 0)) return;
+    if (isKey) event.preventDefault();
+    isDone = false;
+    link.classList.add("is-held");
     timer = setTimeout(() => {
-      end();
+      isDone = true;
       form.requestSubmit();
     }, HOLD_MS);
   };
-  const end = () => {
+  const end = (event) => {
+    const wasHeld = timer !== null;
     clearTimeout(timer);
     timer = null;
-    element.classList.remove("is-held");
-    label.textContent = text;
+    link.classList.remove("is-held");
+    if (wasHeld && !isDone && event.type === "keyup") link.click();
   };
-
-  element.addEventListener("click", (event) => event.preventDefault());
-  element.addEventListener("pointerdown", (event) => {
-    if (event.button === 0) begin();
-  });
-  for (const name of ["pointerup", "pointerleave", "pointercancel", "blur", "contextmenu"]) {
-    element.addEventListener(name, end);
-  }
-  element.addEventListener("keydown", (event) => {
-    if (!KEYS.includes(event.key)) return;
-    event.preventDefault();
-    if (!event.repeat) begin();
-  });
-  element.addEventListener("keyup", (event) => {
-    if (KEYS.includes(event.key)) end();
-  });
+  for (const name of ["pointerdown", "keydown"]) link.addEventListener(name, begin);
+  for (const name of ["pointerup", "pointerleave", "pointercancel", "keyup", "blur"]) link.addEventListener(name, end);
+  link.addEventListener("click", (event) => isDone && event.preventDefault());
+  link.addEventListener("dragstart", (event) => event.preventDefault());
+  link.addEventListener("contextmenu", (event) => timer && event.preventDefault());
 }

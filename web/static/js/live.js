@@ -1,7 +1,7 @@
 // One WebSocket for the page: receives frames, patches what they name, comes back by itself and misses nothing.
 import { heard, lost, pausedAge } from "./age.js";
 import { patchCells } from "./cells.js";
-import { addPoints, shownSequence } from "./points.js";
+import { addPins, addPoints, points, shownSequence } from "./points.js";
 
 const FIRST_DELAY_MS = 300;
 const MAX_DELAY_MS = 5000;
@@ -29,9 +29,23 @@ export function pause(button) {
     button.setAttribute("aria-pressed", String(isPaused));
     button.querySelector("span").textContent = isPaused ? "Resume" : "Pause";
     pausedAge(isPaused);
+    keepWindow(Number(button.dataset.rangeS), button.dataset.range);
     if (isPaused) socket?.close();
     else connectNow();
   });
+}
+
+// A paused page has the stretch of time that it shows in its address.
+function keepWindow(rangeS, range) {
+  if (!rangeS || !points.length) return;
+  const address = new URL(location);
+  const end = Math.floor(points.at(-1).at * 1000) / 1000;
+  const wanted = isPaused ? { from: end - rangeS, to: end, range: null } : { from: null, to: null, range };
+  for (const [name, value] of Object.entries(wanted)) {
+    if (value === null) address.searchParams.delete(name);
+    else address.searchParams.set(name, value);
+  }
+  history.replaceState(null, "", address);
 }
 
 function connect() {
@@ -76,6 +90,7 @@ function receive(message) {
   sequence = message.seq;
   patchCells(message.cells);
   patchRegions(message.html);
+  addPins(message.pins);
   addPoints(message.points);
   for (const name of message.changed) tell(`changed-${name}`);
   tell("live-frame");

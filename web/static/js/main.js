@@ -1,15 +1,22 @@
 // Attaches behaviours to the elements that ask for them, now and after every swap.
 import { age } from "./age.js";
 import { ago } from "./ago.js";
+import { balance } from "./balance.js";
 import { chart } from "./chart.js";
 import { dialog } from "./dialog.js";
+import { drawer } from "./drawer.js";
+import { gauge } from "./gauge.js";
+import { here } from "./here.js";
 import { hold } from "./hold.js";
+import "./keys.js";
 import { ladder } from "./ladder.js";
 import { live, pause } from "./live.js";
+import { menu } from "./menu.js";
+import { palette } from "./palette.js";
 import { tail } from "./tail.js";
 import { theme } from "./theme.js";
 
-const behaviors = { age, ago, chart, dialog, hold, ladder, live, pause, tail, theme };
+const behaviors = { age, ago, balance, chart, dialog, drawer, gauge, here, hold, ladder, live, menu, palette, pause, tail, theme };
 const attached = new WeakSet();
 
 export function attach(root) {
@@ -25,3 +32,4 @@ document.documentElement.classList.add("has-script");
 attach(document);
 document.addEventListener("htmx:after:swap", () => attach(document));
 document.addEventListener("live-region", () => attach(document));
+document.addEventListener("drawer-filled", () => attach(document));

@@ -4,8 +4,11 @@ const listeners = new Set();
 const holder = document.getElementById("points");
 const given = holder ? JSON.parse(holder.textContent) : { isLive: false, policy: "", values: [], points: [] };
 
-// Each: { sequence, at, values: {name: number or null}, lags: {node: versions} }.
+// Each: { sequence, at, values: {name: number or null}, lags: {node: versions} }; values of the policy and the fleet.
 export const points = given.points.map(unpacked).filter(Boolean);
+
+// Each: [ordinal, at, kind, text], oldest first.
+export const pins = given.pins ?? [];
 
 export function lastSequence() {
   return points.length ? points[points.length - 1].sequence : 0;
@@ -30,13 +33,19 @@ export function addPoints(rows) {
   if (hasNew) listeners.forEach((listener) => listener());
 }
 
+export function addPins(rows) {
+  const newest = pins.at(-1)?.[0] ?? -1;
+  if (given.isLive) pins.push(...rows.filter(([ordinal]) => ordinal > newest));
+}
+
 export function onPoints(listener) {
   listeners.add(listener);
 }
 
-function unpacked([sequence, at, policies]) {
+function unpacked([sequence, at, policies, fleet]) {
   const own = policies[given.policy];
   if (!own) return null;
   const values = Object.fromEntries(given.values.map((name, place) => [name, own.v[place]]));
+  given.fleetValues?.forEach((name, place) => (values[name] = fleet[place]));
   return { sequence, at, values, lags: own.l };
 }

@@ -5,7 +5,9 @@ export const WIDTH = 1000;
 const SHORTEST_S = 60;
 const STEPS_S = [10, 20, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400];
 
-export function windowOf(points, range) {
+// fixedEnd: of a range that does not move on; else undefined or null.
+export function windowOf(points, range, fixedEnd) {
+  if (fixedEnd) return { start: fixedEnd - range, end: fixedEnd, range, isFixed: true };
   const end = points.length ? points[points.length - 1].at : 0;
   const begin = points.length ? points[0].at : end;
   if (range === null) return { start: begin, end: Math.max(end, begin + SHORTEST_S), range };
@@ -33,7 +35,7 @@ export function xTicks(view) {
   const step = STEPS_S.find((candidate) => span / candidate <= 5) ?? STEPS_S[STEPS_S.length - 1];
   const places = Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, place) => place * step);
   if (view.range === null) return places.map((s) => [(100 * s) / span, s ? duration(s) : "start"]);
-  return places.map((s) => [100 - (100 * s) / span, s ? `\u2212${duration(s)}` : "now"]).reverse();
+  return places.map((s) => [100 - (100 * s) / span, s ? `\u2212${duration(s)}` : view.isFixed ? "end" : "now"]).reverse();
 }
 
 export function linePath(places) {
@@ -62,6 +64,36 @@ export function areaPath(places, base) {
   }
   return path;
 }
+
+export function stepPath(places) {
+  let path = "";
+  let before = null;
+  for (const [x, y] of places) {
+    if (y !== null) path += before === null ? `M${at(x)} ${at(y)}` : `H${at(x)}${y === before ? "" : `V${at(y)}`}`;
+    before = y;
+  }
+  return path;
+}
+
+// Each place: x, and the upper and lower end; null interrupts it.
+export function betweenPath(places) {
+  let path = "";
+  let stretch = [];
+  for (const place of [...places, [0, null, null]]) {
+    if (place[1] !== null && place[2] !== null) {
+      stretch.push(place);
+      continue;
+    }
+    if (stretch.length > 1) {
+      const back = [...stretch].reverse();
+      path += `M${stretch.map(([x, y]) => `${at(x)} ${at(y)}`).join("L")}L${back.map(([x, , y]) => `${at(x)} ${at(y)}`).join("L")}Z`;
+    }
+    stretch = [];
+  }
+  return path;
+}
+
+const at = (number) => number.toFixed(1);
 
 // A stroke without length, whose round ends stay round however the plot is stretched.
 export function dotPath(x, y) {

@@ -5,9 +5,13 @@ export function theme(form) {
     if (!choice) return;
     event.preventDefault();
     document.documentElement.dataset.theme = choice;
-    for (const button of form.querySelectorAll("button")) {
+    const buttons = [...form.querySelectorAll("button")];
+    const next = buttons[(buttons.findIndex((button) => button.value === choice) + 1) % buttons.length];
+    for (const button of buttons) {
       button.setAttribute("aria-pressed", String(button.value === choice));
+      button.toggleAttribute("data-key", button === next);
     }
+    next.dataset.key = "t";
     const body = new URLSearchParams(new FormData(form));
     body.set("theme", choice);
     body.set("next", "/healthz");

@@ -1,0 +1,31 @@
+"""The left rail: one line for each page."""
+
+from dataclasses import dataclass
+
+from web.roles import Need
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NavItem:
+    """An entry of the left rail. Its icon is the symbol of that name in `static/icons.svg`."""
+
+    name: str
+    label: str
+    path: str
+    key: str
+    """Pressed after g."""
+    need: Need = Need.READ
+    """Shown to who has it."""
+
+
+NAVIGATION = (
+    NavItem(name="overview", label="Overview", path="/", key="o"),
+    NavItem(name="runs", label="Runs", path="/runs", key="r"),
+    NavItem(name="pools", label="Pools", path="/pools", key="p"),
+    NavItem(name="nodes", label="Nodes", path="/nodes", key="n"),
+    NavItem(name="weights", label="Weights", path="/weights", key="w"),
+    NavItem(name="decisions", label="Decisions", path="/decisions", key="c"),
+    NavItem(name="audit", label="Audit", path="/audit", key="a", need=Need.AUDIT),
+    NavItem(name="settings", label="Settings", path="/settings", key="s", need=Need.OWN),
+)
+"""In this order: Overview, Runs, Pools, Nodes, Dataflow, Weights, Decisions, Maintainer, Audit, Settings."""

@@ -1,0 +1,39 @@
+// Shows what a link with data-drawer leads to in the drawer of the page, at the link's own address.
+export function drawer(element) {
+  const body = element.querySelector("#drawer-body");
+  let opener = null;
+
+  const close = () => {
+    element.hidden = true;
+    history.replaceState(null, "", element.dataset.back);
+    (opener?.isConnected ? opener : document.getElementById("main")).focus();
+  };
+
+  document.addEventListener("click", async (event) => {
+    const link = event.target.closest("[data-drawer]");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    const href = link.getAttribute("href");
+    const answer = await fetch(`${element.dataset.source}${link.dataset.ordinal}`);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = page.getElementById("happening");
+    if (!found) {
+      location.assign(href);
+      return;
+    }
+    body.replaceChildren(found);
+    opener = link;
+    element.hidden = false;
+    history.replaceState(null, "", href);
+    document.dispatchEvent(new CustomEvent("drawer-filled"));
+    element.querySelector(".drawer-close").focus();
+  });
+  element.addEventListener("click", (event) => {
+    if (!event.target.closest(".drawer-close")) return;
+    event.preventDefault();
+    close();
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !element.hidden && !document.querySelector("dialog[open]")) close();
+  });
+}
