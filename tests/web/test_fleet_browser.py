@@ -1,4 +1,4 @@
-"""Pools and the kill switch in a real browser: the dialog, and a button that acts only when it is held."""
+"""Pools and decisions in a real browser: their dialogs."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from astraflow.contract.fleet import KillScope
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
@@ -25,7 +24,7 @@ async def chromium() -> AsyncIterator[Browser]:
         yield running
 
 
-async def test_a_plan_is_previewed_in_a_dialog_and_a_slip_on_the_kill_switch_does_nothing(
+async def test_a_plan_is_previewed_in_a_dialog_and_its_decision_opens_in_one(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (
@@ -37,8 +36,6 @@ async def test_a_plan_is_previewed_in_a_dialog_and_a_slip_on_the_kill_switch_doe
         async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
             await page.goto(f"{web.address}/pools/eu")
             await _plan(page, fleet)
-            await page.goto(f"{web.address}/pools")
-            await _kill(page, fleet)
             await page.goto(f"{web.address}/decisions")
             await page.get_by_role("link", name="From 2 to 3 nodes").click()
             await expect(page.locator("dialog[open] #decision")).to_contain_text(
@@ -60,17 +57,3 @@ async def _plan(page: Page, fleet: RunningFleet) -> None:
     await dialog.get_by_role("button", name="Apply").click()
     await expect(page.locator(".flash")).to_contain_text("1 launched", timeout=PATIENCE_MS)
     assert fleet.parts.states() == {"ready": 2, "intended": 1}
-
-
-async def _kill(page: Page, fleet: RunningFleet) -> None:
-    button = page.get_by_role("button", name="Kill switch")
-    await button.click()
-    await button.press("Enter")
-    await page.wait_for_timeout(1300)
-    assert fleet.status().kill is KillScope.NONE, "a click is not a hold"
-    await button.focus()
-    await page.keyboard.down(" ")
-    told = page.locator(".flash")
-    await expect(told).to_contain_text("nothing is launched or retired", ignore_case=True, timeout=PATIENCE_MS)
-    await page.keyboard.up(" ")
-    assert fleet.status().kill is KillScope.ALL

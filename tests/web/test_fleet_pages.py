@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from astraflow.contract.fleet import KillScope
-from tests import make
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, flash_of, running_web
@@ -102,7 +101,7 @@ async def test_a_size_is_previewed_and_only_then_applied_once(
         assert "The guard allows it." in page
         assert fleet.parts.states() == {"ready": 2}, "nothing has happened yet"
         form = {
-            name: re.search(rf'name="{name}" value="([^"]*)"', page)[1]  # type: ignore[index] # they are there
+            name: re.search(rf'name="{name}" value="([^"]*)"', page.partition('/apply"')[2])[1]  # type: ignore[index] # they are there
             for name in ("key", "reason")
         }
         action = re.search(r'action="(/pools/eu/plans/[^"]+/apply)"', page)
@@ -246,8 +245,8 @@ async def test_failures_delays_and_the_breaker_are_shown(
 async def test_decisions_of_both_journals_are_filtered_paged_and_taken_away(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    sentence = make.pool_advice().sentence
-    fake.world.act(100, "target_moved", "local", f"by the sizer: {sentence}")
+    (advice,) = fake.world.report(100).advice
+    fake.world.act(100, "target_moved", "local", f"by the sizer: {advice.sentence}")
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         both = (await client.get("/decisions")).text
