@@ -192,30 +192,28 @@ class SeriesSecond(SQLModel, table=True):
     number: float
 
 
-class SeriesTenSeconds(SQLModel, table=True):
-    """A number over ten seconds: its mean, and between what it was."""
+class _Coarse(SQLModel):
+    """A number over a stretch of time: its mean, and between what it was."""
+
+    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
+    at: float = Field(primary_key=True)
+    number: float
+    low: float
+    high: float
+
+
+class SeriesTenSeconds(_Coarse, table=True):
+    """Over ten seconds."""
 
     __tablename__ = "series_ten_seconds"
     __table_args__ = _BY_KEY
 
-    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
-    at: float = Field(primary_key=True)
-    number: float
-    low: float
-    high: float
 
-
-class SeriesFiveMinutes(SQLModel, table=True):
-    """The same over five minutes."""
+class SeriesFiveMinutes(_Coarse, table=True):
+    """Over five minutes."""
 
     __tablename__ = "series_five_minutes"
     __table_args__ = _BY_KEY
-
-    series_id: int = Field(primary_key=True, foreign_key="series_names.id")
-    at: float = Field(primary_key=True)
-    number: float
-    low: float
-    high: float
 
 
 class SeriesRolled(SQLModel, table=True):
