@@ -1,7 +1,7 @@
 """Dialling a service: channel options, credentials, deadlines, and errors turned back into what the server raised."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -86,6 +86,7 @@ class Link:
         self._endless: dict[Any, bool] = {}
         """Streams without an end of their own that are open; True for those that were ended to begin anew."""
         self._has_answered = False
+        self._is_closed = False
 
     @property
     def channel(self) -> grpc.aio.Channel:
@@ -102,6 +103,7 @@ class Link:
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
+        self._is_closed = True
         for channel in (*self._left, self._methods.channel):
             await channel.close()
 
@@ -117,11 +119,23 @@ class Link:
             await channel.close()
 
     async def call(self, method: Callable[..., Awaitable[Reply]], request: Any, *, timeout_s: float) -> Reply:
-        """One request (or an iterator of them) and one reply, with a deadline."""
+        """One request (or an iterator of them) and one reply, with a deadline.
+
+        Raises: what the iterator raised, besides the errors of the service.
+        """
+        troubles: list[Exception] = []
         try:
-            reply = await method(request, timeout=timeout_s, metadata=self._metadata)
+            reply = await method(_heard(request, troubles), timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as problem:
             raise await self._explained(problem) from None
+        except asyncio.CancelledError:
+            if self._is_closed or _is_being_cancelled():
+                raise
+            # gRPC cancels a call by itself when it could not send all of it, or the iterator raised. Passed on, that
+            # would end the task as if somebody had wanted it to, and nobody would hear of it.
+            if troubles:
+                raise troubles[0] from None
+            raise Unavailable(f"the call to {self.address} broke off before all of it was sent") from None
         self._has_answered = True
         return reply
 
@@ -141,7 +155,9 @@ class Link:
         except asyncio.CancelledError:
             if self._endless.get(call):
                 raise Unavailable(f"the connection to {self.address} was made anew") from None
-            raise
+            if self._is_closed or _is_being_cancelled():
+                raise
+            raise Unavailable(f"the stream from {self.address} broke off") from None
         finally:
             self._endless.pop(call, None)
             call.cancel()
@@ -156,6 +172,36 @@ class Link:
         if tls is None:
             return await tls_trouble(self.address, ca=None) or error
         return await tls_trouble(self.address, ca=tls.ca, certificate=tls.certificate, key=tls.key) or error
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody cancels the task that this runs in."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def _heard(request: Any, troubles: list[Exception]) -> Any:
+    """The request; an iterator of them leaves what it raises in `troubles`, which gRPC would not tell."""
+    if isinstance(request, AsyncIterator):
+        return _heard_later(request, troubles)
+    return _heard_now(request, troubles) if isinstance(request, Iterator) else request
+
+
+async def _heard_later(requests: AsyncIterator[Any], troubles: list[Exception]) -> AsyncGenerator[Any, None]:
+    try:
+        async for request in requests:
+            yield request
+    except Exception as problem:
+        troubles.append(problem)
+        raise
+
+
+def _heard_now(requests: Iterator[Any], troubles: list[Exception]) -> Iterator[Any]:
+    try:
+        yield from requests
+    except Exception as problem:
+        troubles.append(problem)
+        raise
 
 
 class _Methods:

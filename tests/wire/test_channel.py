@@ -1,0 +1,68 @@
+"""Calls that gRPC breaks off by itself, calls that somebody cancels, and requests that cannot be made."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import CorruptData, Unavailable
+from astraflow.wire.channel import Link, dial
+from astraflow.wire.pb import weight_plane_pb2 as pb
+from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
+from tests.weights.running import TOKEN, weight_store
+
+pytestmark = pytest.mark.anyio
+
+
+async def cancelled_by_grpc(*_request: Any, **_options: Any) -> Any:
+    """What gRPC's call does when its requests could not be sent: it is cancelled, and nobody cancelled it."""
+    raise asyncio.CancelledError
+
+
+async def test_a_call_that_breaks_off_is_an_error_and_ends_no_task_in_silence() -> None:
+    async with dial("127.0.0.1:1", token="t") as link:
+        with pytest.raises(ExceptionGroup) as found:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(link.call(cancelled_by_grpc, iter([]), timeout_s=1))
+                await asyncio.sleep(5)
+    (problem,) = found.value.exceptions
+    assert isinstance(problem, Unavailable)
+    assert "broke off" in str(problem)
+
+
+async def test_who_is_cancelled_stays_cancelled() -> None:
+    async def endless(*_request: Any, **_options: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async with dial("127.0.0.1:1", token="t") as link:
+        call = asyncio.ensure_future(link.call(endless, iter([]), timeout_s=1))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await link.call(endless, iter([]), timeout_s=1)
+
+
+async def torn_later() -> AsyncIterator[pb.PublishPiece]:
+    yield pb.PublishPiece(head=pb.PublishHead())
+    raise CorruptData("the file is torn")
+
+
+def torn_now() -> Iterator[pb.PublishPiece]:
+    yield pb.PublishPiece(head=pb.PublishHead())
+    raise CorruptData("the file is torn")
+
+
+@pytest.mark.parametrize("torn", [torn_now, torn_later])
+async def test_what_the_iterator_of_requests_raises_is_raised(tmp_path: Path, torn: Callable[[], Any]) -> None:
+    async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
+        with pytest.raises(CorruptData, match="the file is torn"):
+            await publish(link, torn())
+
+
+async def publish(link: Link, pieces: Any) -> None:
+    await link.call(WeightPlaneStub(link.channel).Publish, pieces, timeout_s=5)
