@@ -18,6 +18,7 @@ from astraflow.contract.errors import (
     InvalidInput,
     NotAuthenticated,
     NotPermitted,
+    RateLimited,
     Unavailable,
     UnknownNode,
     UnknownPolicy,
@@ -66,6 +67,7 @@ _STATUS: dict[type[AstraFlowError], int] = {
     Conflict: 409,
     NotAuthenticated: 403,
     NotPermitted: 403,
+    RateLimited: 429,
     Unavailable: 503,
     DeadlineExceeded: 504,
 }
@@ -80,6 +82,7 @@ _TITLES = {
     422: "The request cannot be understood",
     500: "This page has a defect",
     409: "Somebody else was first",
+    429: "That was asked too often",
     502: "A service of the run failed",
     503: "A service of the run cannot be reached",
     504: "A service of the run did not answer in time",

@@ -30,6 +30,11 @@ class Keeper:
         self._clock = clock or SystemClock()
 
     @property
+    def clock(self) -> Clock:
+        """By which credentials expire."""
+        return self._clock
+
+    @property
     def wants_certificate(self) -> bool:
         """Whether callers must show one."""
         return self._wants_certificate

@@ -4,6 +4,7 @@ AstraFlowError
 ├── InvalidInput          fix what was sent; do not retry
 ├── NotAuthenticated      the token is missing or wrong
 ├── NotPermitted          the token is right, the action is not allowed to it
+├── RateLimited           asked too often: wait as long as it says, then ask again
 ├── ProtocolMismatch      the peer speaks another version of the protocol: upgrade one of the two
 ├── UnknownNode           the node was forgotten: join again
 ├── UnknownPolicy         no such policy in this run
@@ -32,6 +33,10 @@ class NotAuthenticated(AstraFlowError):
 
 class NotPermitted(AstraFlowError):
     """The caller is known and may not do this."""
+
+
+class RateLimited(AstraFlowError):
+    """The caller asks too often, or was wrong too often; the message says for how long to wait."""
 
 
 class ProtocolMismatch(AstraFlowError):

@@ -4,14 +4,14 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from astraflow.contract.errors import DeadlineExceeded, Unavailable
+from astraflow.contract.errors import DeadlineExceeded, RateLimited, Unavailable
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
 log = get_logger()
 
-TRANSIENT = (Unavailable, DeadlineExceeded)
+TRANSIENT = (Unavailable, DeadlineExceeded, RateLimited)
 """Errors that another try may not meet."""
 
 

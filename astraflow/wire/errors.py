@@ -14,6 +14,7 @@ _TABLE: dict[type[errors.AstraFlowError], grpc.StatusCode] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.NotPermitted: grpc.StatusCode.PERMISSION_DENIED,
+    errors.RateLimited: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.ProtocolMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UnknownNode: grpc.StatusCode.NOT_FOUND,
     errors.UnknownPolicy: grpc.StatusCode.NOT_FOUND,

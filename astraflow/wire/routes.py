@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from astraflow.access.callers import Caller, Role, own_name, own_node, own_policy
+from astraflow.access.limits import Rate
 from astraflow.contract.errors import NotPermitted
 from astraflow.wire.frames import split
 from astraflow.wire.pb import data_plane_pb2 as data
@@ -22,10 +23,12 @@ class Route:
 
     roles: frozenset[Role]
     scope: Scope | None = None
+    rate: Rate | None = None
+    """Of one peer's calls; None for any number."""
 
 
-def _open_to(*roles: Role, scope: Scope | None = None) -> Route:
-    return Route(roles=frozenset((*roles, Role.ADMIN)), scope=scope)
+def _open_to(*roles: Role, scope: Scope | None = None, rate: Rate | None = None) -> Route:
+    return Route(roles=frozenset((*roles, Role.ADMIN)), scope=scope, rate=rate)
 
 
 def _node_of(caller: Caller, request: Any) -> None:
@@ -59,10 +62,16 @@ _FLEET = (Role.OPERATOR, Role.AGENT)
 _CHANGERS = (Role.OPERATOR, Role.AGENT)
 """Of pools: which of them may do what, the fleet service's guard says."""
 
+_ENROLL = Rate(burst=300, per_minute=300.0)
+"""Each is a signature and a write: so many machines behind one address may start at once."""
+
+_JOIN = Rate(burst=1000, per_minute=600.0)
+"""After a restart of dataflow all nodes of a site come at once; a node by itself joins once a second at most."""
+
 _SERVICES: Mapping[str, Mapping[str, Route]] = {
-    "Enrollment": {"Enroll": _open_to(Role.JOINER, *_READERS, *_LOOKERS)},
+    "Enrollment": {"Enroll": _open_to(Role.JOINER, *_READERS, *_LOOKERS, rate=_ENROLL)},
     "NodeData": {
-        "Join": _open_to(*_NODE, scope=_who_joins),
+        "Join": _open_to(*_NODE, scope=_who_joins, rate=_JOIN),
         "Lease": _open_to(*_NODE, scope=_node_of),
         "Push": _open_to(*_NODE, scope=_node_of_push),
         "HandBack": _open_to(*_NODE, scope=_node_of),

@@ -1,5 +1,6 @@
 """Serving a plane: bind, authenticate, map errors, drain."""
 
+import asyncio
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ from google.protobuf.message import DecodeError
 from astraflow.access.authority import Authority
 from astraflow.access.callers import Caller, set_caller
 from astraflow.access.keeper import Keeper
-from astraflow.contract.errors import InvalidInput, ProtocolMismatch
+from astraflow.access.limits import Limits, host_of
+from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, ProtocolMismatch
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
@@ -64,6 +66,8 @@ class Listen:
     """With mutual TLS, where those who have no certificate yet get one."""
     drain_s: float = 2.0
     """On stopping, calls in flight get this long to end."""
+    recheck_s: float = 2.0
+    """A stream on which nothing is sent ends this long after its caller was revoked, or has expired."""
 
     @property
     def wants_certificates(self) -> bool:
@@ -90,7 +94,9 @@ async def serving(
     Raises: InvalidInput when the port is taken, or for an address beyond loopback without a token or without TLS.
     """
     check_safe(listen)
-    server = grpc.aio.server(interceptors=(_Door(keeper or keeper_of(listen)),), options=_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=(_Door(keeper or keeper_of(listen), recheck_s=listen.recheck_s),), options=_OPTIONS
+    )
     for register in add:
         register(server)
     port = _bind(server, listen)
@@ -181,12 +187,15 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 class _Door(grpc.aio.ServerInterceptor):
     """The one place where it is decided who calls, whether they may, and about what; turns errors into statuses.
 
-    protocol ──► token and certificate (`Keeper`) ──► role (`routes`) ──► parse ──► own node or policy ──► handler
+    protocol ──► token and certificate (`Keeper`) ──► role and rate (`routes`) ──► parse ──► own node or policy
+             ──► handler
     """
 
-    def __init__(self, keeper: Keeper | None) -> None:
-        """keeper: None lets everybody in, whatever protocol they speak."""
+    def __init__(self, keeper: Keeper | None, *, recheck_s: float = 2.0) -> None:
+        """keeper: None lets everybody in, whatever protocol they speak. recheck_s: see `Listen`."""
         self._keeper = keeper
+        self._limits = Limits(keeper.clock) if keeper is not None else None
+        self._recheck_s = recheck_s
 
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
@@ -196,6 +205,8 @@ class _Door(grpc.aio.ServerInterceptor):
             return None
         call = _Call(
             keeper=self._keeper,
+            limits=self._limits,
+            recheck_s=self._recheck_s,
             metadata=dict(details.invocation_metadata or ()),
             method=details.method,
             parse=None if details.method in RAW_REQUESTS else handler.request_deserializer,
@@ -225,6 +236,9 @@ class _Call:
     """One call at the door."""
 
     keeper: Keeper | None
+    limits: Limits | None
+    """Of the door, where there is a keeper."""
+    recheck_s: float
     metadata: dict[str, Any] = field(repr=False)
     method: str
     parse: Parse
@@ -233,7 +247,7 @@ class _Call:
 
     def admitted(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """The request, for a caller who may make it. Raises: what the client is to be told."""
-        if self.keeper is None:
+        if self.keeper is None or self.limits is None:
             return request if self.is_stream else _parsed(request, self.parse, self.method)
         given = self.metadata.get(PROTOCOL_KEY)
         if given != PROTOCOL:
@@ -241,8 +255,12 @@ class _Call:
                 f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
                 "install the same release of astraflow on both sides"
             )
-        caller = self._caller(self.keeper, context)
-        scope = check_route(caller, self.method).scope
+        peer = host_of(context.peer())
+        caller = self._let_in(self.keeper, self.limits, peer, context)
+        route = check_route(caller, self.method)
+        if route.rate is not None:
+            self.limits.check_rate(peer, self.method, route.rate)
+        scope = route.scope
         set_caller(caller)
         if self.is_stream:
             return self._watched(request, context, lambda one: scope(caller, one) if scope else None)
@@ -256,9 +274,23 @@ class _Call:
         if self.keeper is not None:
             self._caller(self.keeper, context)
 
+    def _let_in(self, keeper: Keeper, limits: Limits, peer: str, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+        """Raises: NotAuthenticated; RateLimited for a peer of which too many were not."""
+        limits.check_failures(peer, self._token)
+        try:
+            caller = self._caller(keeper, context)
+        except NotAuthenticated:
+            limits.failed(peer, self._token)
+            raise
+        limits.succeeded(peer, self._token)
+        return caller
+
     def _caller(self, keeper: Keeper, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
-        token = str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
-        return keeper.caller(token, _certificate(context) if keeper.wants_certificate else None)
+        return keeper.caller(self._token, _certificate(context) if keeper.wants_certificate else None)
+
+    @property
+    def _token(self) -> str:
+        return str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
 
     async def _watched(
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], check: Callable[[Any], None]
@@ -275,10 +307,55 @@ def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
     return bytes(found[0]) if found else None
 
 
+class _Watch:
+    """Looks again, now and then, at whoever has a stream open, and ends it when they are not let in any more. A `with`.
+
+    A stream on which something is sent is looked at with every piece of it; this is for those on which nothing is. A
+    timer costs less than a task of its own, and streams may be short.
+    """
+
+    def __init__(self, call: _Call, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._call = call
+        self._context = context
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self.problem: AstraFlowError | None = None
+        """Why the stream's task was cancelled; None while it was not, or by others."""
+
+    def __enter__(self) -> Self:
+        if self._call.keeper is not None:
+            self._look_later()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._call.recheck_s, self._look)
+
+    def _look(self) -> None:
+        try:
+            self._call.still(self._context)
+        except AstraFlowError as problem:
+            self.problem = problem
+            if self._task is not None:
+                self._task.cancel()
+        else:
+            self._look_later()
+
+
 def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await behaviour(call.admitted(request, context), context)
+            if not call.is_stream:
+                return await behaviour(call.admitted(request, context), context)
+            with _Watch(call, context) as watch:
+                try:
+                    return await behaviour(call.admitted(request, context), context)
+                except asyncio.CancelledError:
+                    _raise_for(watch)
+                    raise
         except Exception as problem:
             await _abort(context, problem, call.method)
 
@@ -288,13 +365,26 @@ def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
 def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            async for reply in behaviour(call.admitted(request, context), context):
-                call.still(context)
-                yield reply
+            with _Watch(call, context) as watch:
+                try:
+                    async for reply in behaviour(call.admitted(request, context), context):
+                        call.still(context)
+                        yield reply
+                except asyncio.CancelledError:
+                    _raise_for(watch)
+                    raise
         except Exception as problem:
             await _abort(context, problem, call.method)
 
     return wrapped
+
+
+def _raise_for(watch: _Watch) -> None:
+    """Of a task that the watch has cancelled. Raises: why."""
+    task = asyncio.current_task()
+    if watch.problem is not None and task is not None:
+        task.uncancel()
+        raise watch.problem from None
 
 
 def _parsed(request: Any, parse: Parse, method: str) -> Any:

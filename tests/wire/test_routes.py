@@ -10,7 +10,7 @@ import pytest
 
 from astraflow.access.callers import Caller, Role, current_caller
 from astraflow.access.credentials import Seal, new_id
-from astraflow.contract.errors import AstraFlowError, NotAuthenticated, NotPermitted
+from astraflow.contract.errors import AstraFlowError, NotAuthenticated, NotPermitted, RateLimited
 from astraflow.wire.channel import Link, dial
 from astraflow.wire.frames import RAW_REQUESTS
 from astraflow.wire.pb import common_pb2 as common
@@ -63,7 +63,9 @@ async def test_a_role_may_call_what_the_table_says_and_nothing_else(role: Role) 
 async def test_a_port_is_open_to_nobody_without_a_credential(token: str) -> None:
     async with planes() as address, dial(address, token=token) as link:
         for route, outcome in (await outcomes(link)).items():
-            assert isinstance(outcome, NotAuthenticated), route
+            assert isinstance(outcome, (NotAuthenticated, RateLimited)), (
+                route
+            )  # after ten of them it is not even looked at
 
 
 @pytest.mark.anyio

@@ -3,13 +3,22 @@
 import asyncio
 import socket
 import time
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
-from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch, Unavailable
+from astraflow.access.callers import Caller, Role
+from astraflow.access.credentials import Seal, new_id
+from astraflow.access.limits import Rate
+from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch, RateLimited, Unavailable
 from astraflow.wire import channel
-from astraflow.wire.channel import dial
-from astraflow.wire.server import Listen, is_loopback, serving
+from astraflow.wire.channel import Link, dial
+from astraflow.wire.pb import data_plane_pb2 as pb
+from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataStub
+from astraflow.wire.routes import ROUTES, Route
+from astraflow.wire.server import Listen, is_loopback, keeper_of, serving
+from tests.fakes.clock import ManualClock
 from tests.soak.plan import Trouble
 from tests.soak.proxy import Link as Way
 from tests.wire.plane import TOKEN, Plane, stream, unary
@@ -220,3 +229,84 @@ async def test_a_link_reconnects_by_itself_after_the_server_was_away() -> None:
                 except Unavailable:
                     await asyncio.sleep(0.02)
     await link.close()
+
+
+@pytest.mark.anyio
+async def test_who_is_wrong_too_often_has_to_wait_and_who_was_let_in_goes_on() -> None:
+    clock = ManualClock()
+    listen = Listen(token=TOKEN)
+    plane = serving(listen, Plane(pieces=1).register, keeper=keeper_of(listen, clock=clock))
+    async with plane as address, dial(address, token=TOKEN) as link, dial(address, token="wrong") as stranger:
+        assert await unary(link) == "run"
+        for _ in range(10):
+            with pytest.raises(NotAuthenticated):
+                await unary(stranger)
+        with pytest.raises(RateLimited, match=r"127\.0\.0\.1 was refused 10 times .* the next is looked at in 6 s"):
+            await unary(stranger)
+        assert (await unary(link), await stream(link)) == ("run", 1)
+        async with dial(address, token=Seal(TOKEN).text(trainer())) as late:
+            with pytest.raises(RateLimited):  # it may be good: nobody says so before the time is over
+                await unary(late, payload="p")
+            clock.advance(6.0)
+            assert await unary(late, payload="p") == "p"
+
+
+@pytest.mark.anyio
+async def test_who_joins_too_often_has_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        cast("dict[str, Route]", ROUTES), ATTACH, replace(ROUTES[ATTACH], rate=Rate(burst=2, per_minute=60.0))
+    )
+    clock = ManualClock()
+    listen = Listen(token=TOKEN)
+    plane = serving(listen, Plane().register, keeper=keeper_of(listen, clock=clock))
+    async with plane as address, dial(address, token=TOKEN) as link:
+        assert [await unary(link), await unary(link)] == ["run", "run"]
+        with pytest.raises(RateLimited, match="asks for Attach more than 2 times at once and 60 times a minute"):
+            await unary(link)
+        clock.advance(1.0)
+        assert await unary(link) == "run"
+
+
+def test_joining_and_enrolling_have_a_rate() -> None:
+    limited = {method for method, route in ROUTES.items() if route.rate is not None}
+    assert limited == {"/astraflow.v1.Enrollment/Enroll", "/astraflow.v1.NodeData/Join"}
+
+
+@pytest.mark.anyio
+async def test_a_stream_on_which_nothing_is_sent_ends_when_its_holder_is_revoked() -> None:
+    idle, caller = asyncio.Event(), trainer()
+    listen = Listen(token=TOKEN, recheck_s=0.05)
+    keeper = keeper_of(listen)
+    credential = Seal(TOKEN).text(caller)
+    plane = serving(listen, Plane(idle.wait, pieces=1).register, keeper=keeper)
+    async with plane as address, dial(address, token=credential) as link, dial(address, token=TOKEN) as other:
+        open_ones = [asyncio.create_task(batches(one)) for one in (link, other)]
+        assert await unary_while_idle(link, open_ones)
+        keeper.revoked.add({caller.id: caller.expires_at}, now=time.time())
+        with pytest.raises(NotAuthenticated, match="the credential was revoked"):
+            await asyncio.wait_for(open_ones[0], 10.0)
+        assert not open_ones[1].done()
+        idle.set()
+        assert await open_ones[1] == 1
+
+
+async def batches(link: Link) -> int:
+    """A stream of the trainer's own policy; how many pieces came."""
+    stub = TrainerDataStub(link.channel)
+    asked = pb.PullBatchRequest(policy="p")
+    return len([piece async for piece in link.stream(stub.PullBatch, asked, timeout_s=None)])
+
+
+async def unary_while_idle(link: Link, open_ones: list[asyncio.Task[int]]) -> bool:
+    """Whether streams are open, and stay so, while their caller is good."""
+    stub = TrainerDataStub(link.channel)
+    await link.call(stub.ReportStep, pb.ReportStepRequest(policy="p"), timeout_s=10.0)
+    await asyncio.sleep(0.3)  # several looks
+    return not any(one.done() for one in open_ones)
+
+
+def trainer() -> Caller:
+    return Caller(id=new_id(), role=Role.TRAINER, expires_at=time.time() + 3600, name="p")
+
+
+ATTACH = "/astraflow.v1.TrainerData/Attach"
