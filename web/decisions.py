@@ -1,4 +1,5 @@
-"""Decisions of two journals as one, newest first: the fleet service's, and the targets that the rule moved.
+"""Decisions of two journals as one, newest first: the fleet service's, and the rule's: targets that moved, or were kept
+from it.
 
 Both are paged by their own ordinals; a page of both says where each goes on.
 """
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Decision
+from astraflow.contract.fleet import Decision, Finding
 from astraflow.contract.ids import PoolId
 from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
@@ -17,7 +18,7 @@ from web.parts import Parts
 
 FLEET, RULE = "fleet", "rule"
 SOURCES = (FLEET, RULE)
-RULE_KINDS = ("target_moved",)
+RULE_KINDS = ("target_moved", "target_capped", "cap_ended")
 
 PAGE_ENTRIES = 50
 MOST_ENTRIES = 500
@@ -50,6 +51,8 @@ class Entry:
     """What was decided."""
     reason: str
     key: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What the guard said of the plan; of the fleet's journal only."""
 
     @property
     def id(self) -> str:
@@ -202,6 +205,7 @@ def _fleet_entry(one: Decision) -> Entry:
         message=one.message,
         reason=one.reason,
         key=one.key,
+        findings=one.findings,
     )
 
 

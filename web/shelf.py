@@ -6,14 +6,12 @@ A restart forgets it, and costs no more than planning again: what must not be do
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
-from astraflow.contract.fleet import Actor, Plan, PlanId, PoolSpec, Role
+from astraflow.contract.fleet import Plan, PlanId, PoolSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 MOST = 2000
-
-_RANK = (Role.AGENT, Role.RULE, Role.OPERATOR, Role.ADMIN)
 
 
 class Remembered(Generic[K, V]):
@@ -42,16 +40,3 @@ class Shelf:
         """A pool's spec before the change that made this version of it: what undoing goes back to."""
         self.drains: Remembered[str, tuple[str, str]] = Remembered()
         """Idempotency key -> what was asked, and the answer."""
-
-
-def may_apply(plan: Plan | None, actor: Actor) -> bool:
-    """Whether somebody may carry a plan out: their own, or one that nobody of a higher role made.
-
-    Otherwise a plan that only an admin may make would be applied by whoever learns its id. A plan that is not known
-    here (it was made over the plane, or before a restart) is for admins.
-    """
-    if plan is None:
-        return actor.role is Role.ADMIN
-    planner = plan.request.actor
-    is_own = planner == actor
-    return is_own or (actor.role is not Role.AGENT and _RANK.index(actor.role) >= _RANK.index(planner.role))

@@ -186,6 +186,8 @@ class Finding:
     verdict: Verdict
     message: str
     """A sentence that says what was found and what would work."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """What the sentence is about, for programs: `target`, `limit`, `usd`, `left_s`, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +274,8 @@ class Decision:
     """One sentence: what was done."""
     key: str = ""
     """Idempotency key, where the caller gave one."""
+    findings: tuple[Finding, ...] = ()
+    """What the guard said of a plan that was applied or refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ _SAID = {
     Reason.PLAIN_RULE: "the trainer of {policy} waits {wait} of the time",
 }
 
-_CAPS = {
+CAPS = {
     Cap.KILL_SWITCH: "the kill switch",
     Cap.MODE: "its mode",
     Cap.MAX_NODES: "the largest number of nodes",
@@ -42,6 +42,7 @@ _CAPS = {
     Cap.BREAKER: "launches that failed lately",
     Cap.ACTION_BUDGET: "the number of changes within ten minutes",
 }
+"""What holds a target back, after "held back by"."""
 
 
 def advice_of(pool: Pool, tick: Tick, before: int, digest: str) -> PoolAdvice:
@@ -90,7 +91,7 @@ def _band_nodes(pool: Pool, balance: Balance | None) -> tuple[float, float]:
 def _sentence(pool: Pool, tick: Tick, before: int, reasons: tuple[Reason, ...], caps: tuple[Cap, ...]) -> str:
     moved = f"{before} to {pool.target} nodes" if pool.target != before else f"stay at {pool.target} nodes"
     said = _SAID[reasons[0]].format(**_figures(tick))
-    capped = f"; held back by {' and '.join(_CAPS[cap] for cap in caps)}" if caps else ""
+    capped = f"; held back by {' and '.join(CAPS[cap] for cap in caps)}" if caps else ""
     return f"{pool.id}: {moved}, because {said}{capped}."
 
 

@@ -1,5 +1,6 @@
 """Fleet plane: pools, plans, instances and the journal."""
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
@@ -189,10 +190,7 @@ def encode_plan(plan: Plan) -> pb.FleetPlan:
         request=encode_request(plan.request),
         victims=plan.victims,
         verdict=plan.verdict.value,
-        findings=[
-            pb.FleetFinding(code=finding.code, verdict=finding.verdict.value, message=finding.message)
-            for finding in plan.findings
-        ],
+        findings=_encode_findings(plan.findings),
         **taken(plan, _PLAN),
     )
 
@@ -204,10 +202,7 @@ def decode_plan(message: pb.FleetPlan) -> Plan:
         request=decode_request(message.request),
         victims=tuple(LaunchId(victim) for victim in message.victims),
         verdict=choice(Verdict, message.verdict),
-        findings=tuple(
-            Finding(code=finding.code, verdict=choice(Verdict, finding.verdict), message=finding.message)
-            for finding in message.findings
-        ),
+        findings=_decode_findings(message.findings),
         **taken(message, _PLAN),
     )
 
@@ -238,12 +233,16 @@ def decode_applied(message: pb.AppliedPlan) -> Applied:
 
 def encode_decision(decision: Decision) -> pb.FleetDecision:
     """Entry of the journal -> message."""
-    return pb.FleetDecision(actor=encode_actor(decision.actor), **taken(decision, _DECISION))
+    return pb.FleetDecision(
+        actor=encode_actor(decision.actor), findings=_encode_findings(decision.findings), **taken(decision, _DECISION)
+    )
 
 
 def decode_decision(message: pb.FleetDecision) -> Decision:
     """Message -> entry of the journal."""
-    return Decision(actor=decode_actor(message.actor), **taken(message, _DECISION))
+    return Decision(
+        actor=decode_actor(message.actor), findings=_decode_findings(message.findings), **taken(message, _DECISION)
+    )
 
 
 def encode_loss(loss: Loss) -> pb.LostNodes:
@@ -254,3 +253,17 @@ def encode_loss(loss: Loss) -> pb.LostNodes:
 def decode_loss(message: pb.LostNodes) -> Loss:
     """Message -> lost nodes."""
     return Loss(decision=decode_decision(message.decision), lost=tuple(LaunchId(launch) for launch in message.lost))
+
+
+def _encode_findings(findings: Iterable[Finding]) -> list[pb.FleetFinding]:
+    return [
+        pb.FleetFinding(code=one.code, verdict=one.verdict.value, message=one.message, numbers=one.numbers)
+        for one in findings
+    ]
+
+
+def _decode_findings(messages: Iterable[pb.FleetFinding]) -> tuple[Finding, ...]:
+    return tuple(
+        Finding(code=one.code, verdict=choice(Verdict, one.verdict), message=one.message, numbers=dict(one.numbers))
+        for one in messages
+    )

@@ -33,7 +33,7 @@ from astraflow.contract.maintenance import Proposal, ProposalState
 from maintainer.fleet import guard
 from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import is_replacement, may_approve, verdict
+from maintainer.fleet.guard import is_replacement, may_approve, of_applier, verdict
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.lifecycle import Sight, after
 from maintainer.fleet.planning import Shape, shape
@@ -99,18 +99,24 @@ class Desk:
             self._plans.popitem(last=False)
         return plan
 
-    async def apply(self, plan_id: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
+    async def apply(
+        self, plan_id: PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
+    ) -> Applied:
         """Write down what the plan says, for the actuator to carry out.
 
-        Raises: NotPermitted with what the guard says; Conflict when the pool has changed since, the plan expired or is
-        not known (any more), or the key was used for something else.
+        approver: who agrees, where the plan needs that. applier: who applies it; the approver when not said, else
+        whoever made it.
+        Raises: NotPermitted with what the guard says, or for somebody else's plan; Conflict when the pool has changed
+        since, the plan expired or is not known (any more), or the key was used for something else.
         """
         async with self._replies.turn:
             asked = asked_for("apply", plan_id)
             known = await self._replies.known(key, asked)
             if known is not None:
                 return _applied(known)
-            return await self._apply(*self._plan(plan_id), key=key, asked=asked, approver=approver)
+            plan, quote = self._plan(plan_id)
+            applier = applier or approver or plan.request.actor
+            return await self._apply(plan, quote, key=key, asked=asked, approver=approver, applier=applier)
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Make a pool, or change its spec. Raises: NotPermitted, Conflict, InvalidInput."""
@@ -154,7 +160,9 @@ class Desk:
         switch = Switch(scope=scope, reason=reason if scope is not KillScope.NONE else "")
         return await self.noted("kill_switch", what, actor, key, reason, switch=switch)
 
-    async def _apply(self, plan: Plan, quote: Quote, *, key: str, asked: str, approver: Actor | None) -> Applied:
+    async def _apply(
+        self, plan: Plan, quote: Quote, *, key: str, asked: str, approver: Actor | None, applier: Actor
+    ) -> Applied:
 
         def decide(ledger: Ledger) -> tuple[Changes, Applied | NotPermitted]:
             pool = self._fleet.pool(plan.request.pool)
@@ -164,10 +172,16 @@ class Desk:
                     f"planned for {plan.observed_version}): plan again"
                 )
             judged = self._judged(plan.request, pool, quote)
-            objection = _objection(plan, judged.findings, approver, is_proposed=plan.id in ledger.waiting)
+            findings = (
+                *judged.findings,
+                *of_applier(plan.request.actor, applier, mode=self._fleet.agents_mode),
+            )
+            objection = _objection(plan, findings, approver, is_proposed=plan.id in ledger.waiting)
             if objection:
-                return self._refusal(plan, objection, key), NotPermitted(objection)
-            return self._application(plan, pool, judged, quote, key=key, asked=asked, approver=approver)
+                return self._refusal(plan, objection, applier, findings, key), NotPermitted(objection)
+            return self._application(
+                plan, pool, judged, quote, key=key, asked=asked, approver=approver, applier=applier
+            )
 
         result = await self._fleet.ledger.change(decide)
         if isinstance(result, NotPermitted):
@@ -251,10 +265,16 @@ class Desk:
         up_s = self._fleet.launch_delay_s(spec) if shaped.launches else 0.0
         return max(up_s, spec.drain_s if shaped.victims and not is_kill else 0.0)
 
-    def _refusal(self, plan: Plan, objection: str, key: str) -> Changes:
+    def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
         request = plan.request
         decision = self._fleet.decision(
-            "refuse", pool=request.pool, actor=request.actor, reason=request.reason, message=objection, key=key
+            "refuse",
+            pool=request.pool,
+            actor=applier,
+            reason=request.reason,
+            message=objection,
+            key=key,
+            findings=findings,
         )
         return Changes(decisions=(decision,))
 
@@ -268,6 +288,7 @@ class Desk:
         key: str,
         asked: str,
         approver: Actor | None,
+        applier: Actor,
     ) -> tuple[Changes, Applied]:
         shaped, now = judged.shape, self._fleet.clock.wall()
         launched = [self._intent(pool.spec, plan.request, quote) for _ in range(shaped.launches)]
@@ -275,7 +296,7 @@ class Desk:
         leaving = [self._ordered(victim, order, plan.request) for victim in shaped.victims]
         proposal = self._fleet.ledger.waiting.get(plan.id)
         needs_approval = proposal is not None or verdict(judged.findings) is Verdict.NEEDS_APPROVAL
-        message = _sentence(plan, shaped, approver if needs_approval else None)
+        message = _sentence(plan, shaped, approver if needs_approval else None, applier)
         decision = self._fleet.decision(
             "apply",
             pool=pool.spec.id,
@@ -283,6 +304,7 @@ class Desk:
             reason=plan.request.reason,
             message=message,
             key=key,
+            findings=judged.findings,
         )
         applied = Applied(
             plan=plan.id,
@@ -400,7 +422,7 @@ class Desk:
         async with self._replies.turn:
             known = await self._replies.known(key, asked)
             if known is not None:
-                return Decision(**known | {"actor": actor})
+                return Decision(**known | {"actor": actor, "findings": ()})
             return await self._fleet.ledger.change(decide)
 
 
@@ -421,11 +443,14 @@ def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None
     return ""
 
 
-def _sentence(plan: Plan, shaped: Shape, approver: Actor | None) -> str:
+def _sentence(plan: Plan, shaped: Shape, approver: Actor | None, applier: Actor) -> str:
     parts = [f"from {shaped.nodes} to {shaped.target} nodes"]
     parts += [f"{shaped.launches} launched"] if shaped.launches else []
     parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
-    parts += [f"approved by {approver.name}"] if approver is not None else []
+    if approver is not None:
+        parts.append(f"approved by {approver.name}")
+    elif applier != plan.request.actor:
+        parts.append(f"applied by {applier.name}")
     return ", ".join(parts)
 
 

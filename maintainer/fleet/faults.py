@@ -62,5 +62,5 @@ class Faults:
 
 
 def _loss(said: dict[str, Any], actor: Actor) -> Loss:
-    decision = Decision(**said["decision"] | {"actor": actor})
+    decision = Decision(**said["decision"] | {"actor": actor, "findings": ()})
     return Loss(decision=decision, lost=tuple(LaunchId(launch) for launch in said["lost"]))

@@ -1,7 +1,7 @@
 """The shared state of the service: one ledger, the providers, what dataflow says, and views of all that."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any
 
@@ -9,6 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import (
     Actor,
     Decision,
+    Finding,
     FleetStatus,
     Instance,
     InstanceState,
@@ -19,6 +20,7 @@ from astraflow.contract.fleet import (
     Role,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerMode, MaintainerStatus
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
@@ -46,6 +48,15 @@ _SAMPLES = 50
 """Launch delays that the percentile is of."""
 
 
+@dataclass(slots=True, kw_only=True)
+class Heard:
+    """What the maintainer said of itself last; gone with the process."""
+
+    status: MaintainerStatus | None = None
+    at: float = 0.0
+    """Of the service's clock."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """What every part of the service works on."""
@@ -61,6 +72,7 @@ class Fleet:
     """Name of the run, for the tags."""
     join_address: str
     """`HOST:PORT` where machines join the run."""
+    heard: Heard = field(default_factory=Heard)
 
     @property
     def limits(self) -> Limits:
@@ -169,8 +181,23 @@ class Fleet:
             troubles=troubles,
         )
 
+    @property
+    def agents_mode(self) -> MaintainerMode | None:
+        """How far agents may go: what people said last, else what the maintainer says of itself; None before either."""
+        if self.ledger.order is not None:
+            return self.ledger.order.mode
+        return self.heard.status.mode if self.heard.status is not None else None
+
     def decision(
-        self, kind: str, *, pool: str = "", actor: Actor, reason: str, message: str, key: str = ""
+        self,
+        kind: str,
+        *,
+        pool: str = "",
+        actor: Actor,
+        reason: str,
+        message: str,
+        key: str = "",
+        findings: tuple[Finding, ...] = (),
     ) -> Decision:
         """An entry of the journal, numbered next: to be made inside `Ledger.change`."""
         return Decision(
@@ -182,6 +209,7 @@ class Fleet:
             reason=reason,
             message=message,
             key=key,
+            findings=findings,
         )
 
     async def see(self, launch: LaunchId, sight: Sight, *, message: str | None = None, **changes: Any) -> Record | None:

@@ -86,7 +86,14 @@ class Follower:
         message = f"{plan.target} nodes: " + "; ".join(finding.message for finding in plan.findings)
 
         def decide(_: Ledger) -> tuple[Changes, None]:
-            decision = fleet.decision("refuse", pool=pool, actor=ITSELF, reason=plan.request.reason, message=message)
+            decision = fleet.decision(
+                "refuse",
+                pool=pool,
+                actor=ITSELF,
+                reason=plan.request.reason,
+                message=message,
+                findings=plan.findings,
+            )
             return Changes(decisions=(decision,)), None
 
         await fleet.ledger.change(decide)

@@ -3,11 +3,12 @@
 It knows nothing of models, prompts or pages; what it finds depends on numbers, states and the actor's role alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, PoolSpec, Role, Verdict
+from astraflow.contract.maintenance import MaintainerMode
 from maintainer.fleet.lifecycle import ALIVE, COUNTED
 
 PEOPLE = (Role.OPERATOR, Role.ADMIN)
@@ -101,6 +102,27 @@ def may_approve(planner: Actor, approver: Actor) -> bool:
     return approver.role is Role.OPERATOR and planner.role not in PEOPLE
 
 
+def may_apply(planner: Actor, applier: Actor) -> bool:
+    """Whether somebody may carry out what `planner` planned: their own, or as a person of no lower role.
+
+    Otherwise a plan that only an admin may make would be applied by whoever learns its id.
+    """
+    roles = list(Role)
+    is_above = applier.role in PEOPLE and roles.index(applier.role) >= roles.index(planner.role)
+    return applier == planner or is_above
+
+
+def of_applier(planner: Actor, applier: Actor, *, mode: MaintainerMode | None) -> tuple[Finding, ...]:
+    """What speaks against that this one applies the plan, whatever is in it. mode: how far agents may go; None for as
+    far as the pool lets them."""
+    if not may_apply(planner, applier):
+        message = f"the plan is {planner.name}'s ({planner.role.value}): they apply it, or a person of no lower role"
+        return (_refused("planner", f"{message}; {applier.name} has the role {applier.role.value}"),)
+    if applier.role is Role.AGENT and mode is not None and mode is not MaintainerMode.AUTO:
+        return (_unapproved("maintainer_mode", f"agents are in mode {mode.value}: a person applies this"),)
+    return ()
+
+
 def is_replacement(situation: Situation, proposal: Proposal) -> bool:
     """Whether it only brings back what the pool was to have already: lost nodes wait for no cool-down."""
     return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
@@ -133,12 +155,15 @@ def _scope(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
 def _bounds(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
     spec = situation.spec
     if proposal.target > spec.max_nodes and proposal.target >= situation.size:  # on the way back in it may pass
-        yield _refused("max_nodes", f"{proposal.target} nodes are more than the {spec.max_nodes} allowed")
+        message = f"{proposal.target} nodes are more than the {spec.max_nodes} allowed"
+        yield _refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
     if proposal.target < spec.min_nodes and proposal.target <= situation.size:
-        yield _refused("min_nodes", f"{proposal.target} nodes are fewer than the {spec.min_nodes} that are to stay")
+        message = f"{proposal.target} nodes are fewer than the {spec.min_nodes} that are to stay"
+        yield _refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
     if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
         left_s = situation.breaker_until - situation.now
-        yield _refused("breaker", f"launches failed lately: the next is tried in {left_s:.0f} s, or in another pool")
+        message = f"launches failed lately: the next is tried in {left_s:.0f} s, or in another pool"
+        yield _refused("breaker", message, left_s=left_s)
 
 
 def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -151,7 +176,8 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
     )
     for code, usd, most in rates:
         if most is not None and usd > most + 1e-9:
-            yield _refused(code, f"it would cost {usd:.2f} $/h, and {most:.2f} are allowed")
+            message = f"it would cost {usd:.2f} $/h, and {most:.2f} are allowed"
+            yield _refused(code, message, usd_per_hour=usd, limit=most)
     # What a day may cost is bound by what it has cost and what the next hour would.
     days = (
         ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
@@ -163,7 +189,8 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
     )
     for code, usd, most in days:
         if most is not None and usd > most + 1e-9:
-            yield _refused(code, f"with the next hour today would cost {usd:.2f} $, and {most:.2f} are allowed")
+            message = f"with the next hour today would cost {usd:.2f} $, and {most:.2f} are allowed"
+            yield _refused(code, message, usd=usd, limit=most)
 
 
 def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -178,10 +205,12 @@ def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[
     lately = [at for at in situation.changed_at if situation.now - at < HOUR_S]
     if len(lately) >= limits.changes_per_hour:
         left_s = HOUR_S - (situation.now - lately[-limits.changes_per_hour])
-        yield found("rate", f"{len(lately)} plans were applied within the hour: the next may in {left_s:.0f} s")
+        message = f"{len(lately)} plans were applied within the hour: the next may in {left_s:.0f} s"
+        yield found("rate", message, applied=len(lately), limit=limits.changes_per_hour, left_s=left_s)
     if lately and situation.now - lately[-1] < situation.cool_down_s:
         left_s = situation.cool_down_s - (situation.now - lately[-1])
-        yield found("cool_down", f"the last change has not taken effect yet: wait {left_s:.0f} s")
+        message = f"the last change has not taken effect yet: wait {left_s:.0f} s"
+        yield found("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
 
 def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -189,16 +218,18 @@ def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Ite
         return
     if situation.hold_until is not None and situation.now < situation.hold_until:
         left_s = situation.hold_until - situation.now
-        yield _refused("hold", f"no node is taken away for another {left_s:.0f} s: somebody holds the pool")
+        message = f"no node is taken away for another {left_s:.0f} s: somebody holds the pool"
+        yield _refused("hold", message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     leaving = {victim.id for victim in proposal.victims}
     is_last = bool(ready) and ready <= leaving
     if is_last and not proposal.is_kill:
-        yield _refused("last_ready", "it would take the last node that works")
+        yield _refused("last_ready", "it would take the last node that works", ready=len(ready))
     age_s = situation.report_age_s
     if proposal.actor.role not in PEOPLE and (age_s is None or age_s > limits.stale_after_s):
         heard = "nothing was heard" if age_s is None else f"the last report is {age_s:.0f} s old"
-        yield _refused("stale", f"no node goes while dataflow is not heard ({heard})")
+        numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
+        yield _refused("stale", f"no node goes while dataflow is not heard ({heard})", **numbers)
 
 
 def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -209,12 +240,17 @@ def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Itera
     if abs(proposal.target - rule) > room:
         whose = "the rule's" if situation.rule_target is not None else "today's size (the rule says nothing) of"
         message = f"a target of {proposal.target} is more than {room:g} nodes from {whose} {rule}: a person approves it"
-        yield _unapproved("envelope", message)
+        yield _unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=room)
 
 
-def _refused(code: str, message: str) -> Finding:
-    return Finding(code=code, verdict=Verdict.REFUSED, message=message)
+def _refused(code: str, message: str, **numbers: float) -> Finding:
+    return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
 
 
-def _unapproved(code: str, message: str) -> Finding:
-    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message)
+def _unapproved(code: str, message: str, **numbers: float) -> Finding:
+    return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    """As people read them: to a thousandth."""
+    return {name: round(float(value), 3) for name, value in numbers.items()}

@@ -35,12 +35,11 @@ class Liaison:
         self._fleet = fleet
         self._desk = desk
         self._database = database
-        self._status: MaintainerStatus | None = None
-        self._heard_at = 0.0
 
     def beat(self, status: MaintainerStatus) -> MaintainerOrders:
         """Take in how it is, and say what it is to go by."""
-        self._status, self._heard_at = status, self._fleet.clock.now()
+        heard = self._fleet.heard
+        heard.status, heard.at = status, self._fleet.clock.now()
         order, kill = self._fleet.ledger.order, self._fleet.kill
         reason = self._fleet.ledger.switch.reason
         return MaintainerOrders(
@@ -49,14 +48,14 @@ class Liaison:
 
     def view(self) -> Maintainer:
         """As others see it."""
-        order, status = self._fleet.ledger.order, self._status
-        heard = status.mode if status is not None else MaintainerMode.OFF
+        order, heard = self._fleet.ledger.order, self._fleet.heard
+        status = heard.status
         told = (
-            Maintainer(mode=heard)
+            Maintainer(mode=status.mode if status is not None else MaintainerMode.OFF)
             if order is None
             else Maintainer(mode=order.mode, mode_by=order.by, mode_reason=order.reason, mode_at=order.at)
         )
-        age_s = self._fleet.clock.now() - self._heard_at if status is not None else None
+        age_s = self._fleet.clock.now() - heard.at if status is not None else None
         return replace(told, status=status, status_age_s=age_s)
 
     async def set_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:

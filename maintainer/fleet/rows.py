@@ -1,6 +1,7 @@
 """Records to rows and back: the one place where the ledger's edge is crossed."""
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -93,6 +94,7 @@ def decision_row(decision: Decision) -> DecisionRow:
     return DecisionRow(
         actor=decision.actor.name,
         role=decision.actor.role.value,
+        findings_json=json.dumps([asdict(one) for one in decision.findings], default=lambda choice: choice.value),
         **_taken(decision, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
     )
 
@@ -101,6 +103,7 @@ def decision(row: DecisionRow) -> Decision:
     """Row -> entry of the journal."""
     return Decision(
         actor=Actor(name=row.actor, role=Role(row.role)),
+        findings=_findings(json.loads(row.findings_json)),
         **_taken(row, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
     )
 
@@ -190,15 +193,18 @@ def _plan(text: str) -> Plan:
             "retire": tuple(LaunchId(launch) for launch in asked["retire"]),
         }
     )
-    findings = tuple(Finding(**one | {"verdict": Verdict(one["verdict"])}) for one in said["findings"])
     read = {
         "id": PlanId(said["id"]),
         "request": request,
         "victims": tuple(LaunchId(victim) for victim in said["victims"]),
         "verdict": Verdict(said["verdict"]),
-        "findings": findings,
+        "findings": _findings(said["findings"]),
     }
     return Plan(**said | read)
+
+
+def _findings(said: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(Finding(**dict(one) | {"verdict": Verdict(one["verdict"])}) for one in said)
 
 
 def _launch(text: str) -> LaunchSpec:

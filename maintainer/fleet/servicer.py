@@ -85,7 +85,9 @@ class FleetPlaneServicer(Base):
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
         approver = _own(decode_actor(request.approver)) if request.HasField("approver") else None
-        applied = await self._desk.apply(PlanId(request.plan), key=request.idempotency_key, approver=approver)
+        applied = await self._desk.apply(
+            PlanId(request.plan), key=request.idempotency_key, approver=approver, applier=approver or _holder()
+        )
         self._on_change()
         return encode_applied(applied)
 
@@ -167,9 +169,14 @@ def _mutation(message: pb.FleetMutation) -> dict[str, Any]:
 
 def _own(claimed: Actor) -> Actor:
     """Who holds the credential, whatever a request says; only the run token speaks for others."""
+    return _holder() or claimed
+
+
+def _holder() -> Actor | None:
+    """Who holds the credential; None for the run token, which speaks for others."""
     caller = current_caller()
     if caller.role is callers.Role.ADMIN:
-        return claimed
+        return None
     role = Role.OPERATOR if caller.role is callers.Role.OPERATOR else Role.AGENT
     return Actor(name=f"{caller.role.value} {caller.name}", role=role)
 

@@ -72,6 +72,8 @@ class DecisionRow(SQLModel, table=True):
     reason: str
     message: str
     key: str
+    findings_json: str = "[]"
+    """What the guard said of a plan that was applied or refused."""
 
 
 class ReplyRow(SQLModel, table=True):

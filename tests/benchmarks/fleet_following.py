@@ -52,8 +52,9 @@ class Phase:
     """Of the pool, as they changed."""
     wait: float = 0.0
     """Share of the time that the trainer waited."""
+    settled_wait: float = 0.0
+    """The same, of the time after the pool was as large as it was to be: what is left is no lack of nodes."""
     steps: int = 0
-    launched: int = 0
     settled_s: float = 0.0
     """Until as many nodes worked as the target of the phase's end."""
 
@@ -74,25 +75,22 @@ class Watch:
     async def phase(self, name: str, *, until_step: int) -> Phase:
         """Look until the trainer has made so many steps."""
         phase, before, began = Phase(name=name), await self._run.report(), time.monotonic()
-        launched = await self._launched()
-        looks: list[tuple[float, int]] = []
+        looks: list[tuple[float, int, Report]] = []
         while (report := await self._run.report()).streams[0].steps < until_step:
             pool = (await self._fleet.status()).pools[0]
             at_work = pool.nodes.get(InstanceState.READY, 0)
-            looks.append((time.monotonic() - began, at_work))
+            looks.append((time.monotonic() - began, at_work, report))
             phase.nodes.append(at_work)
             if phase.targets[-1:] != [pool.target]:
                 phase.targets.append(pool.target)
             await asyncio.sleep(0.5)
         assert_balanced(report)
         phase.wait, phase.steps = _wait(before, report), report.streams[0].steps - before.streams[0].steps
-        phase.launched = await self._launched() - launched
-        other = [at_s for at_s, at_work in looks if at_work != phase.targets[-1]]
+        other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
+        settled = next((seen for at_s, _, seen in looks if at_s > phase.settled_s), report)
+        phase.settled_wait = _wait(settled, report)
         return phase
-
-    async def _launched(self) -> int:
-        return len(await self._fleet.instances(with_gone=True))
 
 
 async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
@@ -149,7 +147,7 @@ def _wait(before: Report, after: Report) -> float:
 
 
 def _table(phases: list[Phase]) -> Table:
-    columns = ("phase", "target", "turns", "nodes at work", "trainer waited", "steps", "launched", "settled after")
+    columns = ("phase", "target", "turns", "nodes at work", "trainer waited", "settled after", "then waited", "steps")
     table = Table(*columns, title="a pool that follows the rule")
     for phase in phases:
         table.add_row(
@@ -158,9 +156,9 @@ def _table(phases: list[Phase]) -> Table:
             str(phase.turns),
             f"{min(phase.nodes)} to {max(phase.nodes)}",
             f"{100 * phase.wait:.1f} %",
-            str(phase.steps),
-            str(phase.launched),
             f"{phase.settled_s:.0f} s",
+            f"{100 * phase.settled_wait:.1f} %",
+            str(phase.steps),
         )
     return table
 

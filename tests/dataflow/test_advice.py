@@ -11,10 +11,11 @@ from astraflow.contract.advice import Cap, FleetTerms, Mode, PoolAdvice, PoolTer
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
 from astraflow.contract.lookups import EventQuery
-from astraflow.contract.reports import PoolReport, Report
+from astraflow.contract.reports import Event, PoolReport, Report
 from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History, recorded
+from astraflow.dataflow.run import Run
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from tests import make
 from tests.dataflow.running import Service, config, facts, opened, running
@@ -53,6 +54,33 @@ async def test_a_target_that_moves_is_journaled_with_its_sentence(tmp_path: Path
         (moved,) = [event for event in run.events.latest(50) if event.kind == "target_moved"]
         assert moved.subject == "local"
         assert moved.message.startswith("by the sizer: local: 10 to 22 nodes, because capacity is")
+
+
+async def test_what_holds_a_target_back_is_journaled_when_it_begins_and_when_it_ends(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(max_nodes=NODES), journal=journal, events=run.events)
+        for second in range(600):
+            advisor.observe(course(second))
+        (advice,) = advisor.latest
+        assert (advice.target, advice.capped_by) == (NODES, (Cap.MAX_NODES,))
+        (capped,) = rules(run)
+        assert capped.kind == "target_capped"
+        assert capped.message.startswith("by the sizer: local: stay at 10 nodes, because capacity is")
+        assert capped.message.endswith("; held back by the largest number of nodes.")
+        await journal.durable()
+    async with opened(tmp_path, config()) as (run, journal):
+        again = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(600, 1200):
+            again.observe(course(second))
+        told = [event for event in rules(run) if event.ordinal > capped.ordinal]
+        assert [event.kind for event in told] == ["target_moved", "cap_ended"]
+        assert "no more held back by the largest number of nodes, after 8 minutes; the target is 22" in told[1].message
+
+
+def rules(run: Run) -> list[Event]:
+    """What the rule has in the journal."""
+    kinds = ("target_moved", "target_capped", "cap_ended")
+    return [event for event in run.events.latest(50) if event.kind in kinds]
 
 
 async def test_a_restart_goes_on_with_the_targets(tmp_path: Path) -> None:

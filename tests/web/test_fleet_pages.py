@@ -140,7 +140,7 @@ async def test_ending_a_whole_pool_takes_its_name(fleet: RunningFleet, fake: Fak
         assert fleet.parts.states() == {"ready": 2}
         async with web.in_role(client, "operator") as operator:
             theirs = await operator.post(action, data={"key": "k2", "name": "eu"})
-            assert "is theirs to apply, or an admin's" in await flash_of(operator, theirs)
+            assert "or a person of no lower role" in await flash_of(operator, theirs)
         right = await client.post(action, data={"key": "k", "name": "eu"})
         assert "2 killed" in await flash_of(client, right)
 
@@ -273,6 +273,32 @@ async def test_decisions_of_both_journals_are_filtered_paged_and_taken_away(
     assert "The figures of that very tick." in one
     assert (missing.status_code, nonsense.status_code) == (404, 404)
     assert answer["advice"]["pool"] == "local"
+
+
+async def test_what_held_a_target_back_and_what_the_guard_refused_are_decisions_too(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    capped = "local: stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes."
+    fake.world.act(100, "target_capped", "local", f"by the sizer: {capped}")
+    fake.world.act(101, "cap_ended", "local", "by the sizer: local: no more held back by the largest number of nodes.")
+    await fake.advance()
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        planned = {"target": 40, "reason": "far too many"}
+        plan = (await client.post("/api/v1/pools/eu/plans", json=planned, headers={"Idempotency-Key": "p"})).json()
+        await client.post(f"/pools/eu/plans/{plan['id']}/apply", data={"key": "k"})
+        rule = (await client.get("/decisions?source=rule")).text
+        (refused,) = (await client.get("/api/v1/decisions?kind=refuse")).json()["items"]
+        page = (await client.get(f"/decisions/{refused['id']}")).text
+        csv = (await client.get("/decisions.csv?kind=refuse")).text
+    assert "held back" in rule
+    assert "Stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes." in rule
+    assert "free again" in rule
+    (finding,) = [one for one in refused["findings"] if one["code"] == "max_nodes"]
+    assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
+    assert "What the guard said" in page
+    assert "40 nodes are more than the 8 allowed" in page
+    assert "target 40, limit 8" in page
+    assert "max_nodes" in csv
 
 
 async def test_pages_of_decisions_hold_each_once(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:

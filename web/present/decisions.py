@@ -8,9 +8,10 @@ from astraflow.contract.advice import ADVICE_INPUTS, PoolAdvice
 from web.decisions import RULE, Entry
 from web.exports import Sheet
 from web.present import formats
+from web.present.plans import FindingRow, finding_row
 from web.present.pools import usd
 
-COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key")
+COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 
 KINDS = {
     "apply": ("applied", "good"),
@@ -23,6 +24,8 @@ KINDS = {
     "orphan": ("orphan", "warn"),
     "launch_failed": ("launch failed", "bad"),
     "target_moved": ("target moved", "good"),
+    "target_capped": ("held back", "warn"),
+    "cap_ended": ("free again", "good"),
 }
 """Word and tone of each kind; one that is not here is shown as it is."""
 
@@ -87,6 +90,8 @@ class DecisionView:
     caps: tuple[str, ...]
     victims: tuple[str, ...]
     input_hash: str
+    findings: tuple[FindingRow, ...]
+    """What the guard said of the plan."""
     problem: str
 
 
@@ -127,6 +132,7 @@ def decision_sheet(entries: Sequence[Entry]) -> Sheet:
             entry.message,
             entry.reason,
             entry.key,
+            " ".join(finding.code for finding in entry.findings),
         )
         for entry in entries
     ]
@@ -146,6 +152,7 @@ def decision_view(entry: Entry, advice: PoolAdvice | None, *, problem: str = "")
         caps=tuple(cap.value.replace("_", " ") for cap in advice.capped_by) if advice else (),
         victims=tuple(map(str, advice.victims)) if advice else (),
         input_hash=advice.input_hash if advice else "",
+        findings=tuple(finding_row(finding) for finding in entry.findings),
         problem=problem,
     )
 

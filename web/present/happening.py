@@ -41,8 +41,8 @@ class Happening:
 
 
 def happening(event: Event, advice: PoolAdvice | None, points: Sequence[Point]) -> Happening:
-    """The event. advice: what the sizer had in hand, for an event that moved a target."""
-    is_decision = event.kind == "target_moved" and advice is not None
+    """The event. advice: what the sizer had in hand, for an event that moved a target or kept it from that."""
+    is_decision = event.kind in ("target_moved", "target_capped") and advice is not None
     return Happening(
         ordinal=event.ordinal,
         at=event.at,

@@ -22,6 +22,8 @@ class FindingRow:
     tone: str
     verdict: str
     message: str
+    numbers: str
+    """Names and values, as programs get them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         sentence=_plan_sentence(plan, is_empty=is_empty),
         facts=tuple(facts),
         victims=tuple(map(str, plan.victims)),
-        findings=tuple(_finding_row(finding) for finding in plan.findings),
+        findings=tuple(finding_row(finding) for finding in plan.findings),
         verdict=VERDICT_TEXTS[plan.verdict],
         tone=VERDICT_TONES[plan.verdict],
         reason=request.reason,
@@ -91,10 +93,12 @@ def _plan_sentence(plan: Plan, *, is_empty: bool) -> str:
     return " ".join(parts)
 
 
-def _finding_row(finding: Finding) -> FindingRow:
+def finding_row(finding: Finding) -> FindingRow:
+    """What the guard said, with its numbers apart."""
     return FindingRow(
         code=finding.code,
         tone=VERDICT_TONES[finding.verdict],
         verdict=VERDICT_TEXTS[finding.verdict],
         message=finding.message[:1].upper() + finding.message[1:],
+        numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in finding.numbers.items()),
     )

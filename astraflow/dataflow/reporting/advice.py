@@ -1,4 +1,6 @@
-"""How large the pools should be, from the run's own reports: feeds the sizer, and journals what moves a target."""
+"""How large the pools should be, from the run's own reports: feeds the sizer, and journals what moves a target, and
+what keeps one from moving.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -10,6 +12,7 @@ from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.reporting.restraints import Restraints
 from astraflow.scaling.observation import Observer
 from astraflow.scaling.options import Spec
 from astraflow.scaling.signals import Signals
@@ -32,6 +35,7 @@ class Advisor:
         self._journal = journal
         self._events = events
         self._observer = Observer(spec)
+        self._restraints = Restraints()
         self._state = SizerState()
         self._tick_at = float("-inf")
         self._report_at = float("-inf")
@@ -64,7 +68,7 @@ class Advisor:
         self._terms, self._told_at = terms, self._report_at
 
     def observe(self, report: Report) -> None:
-        """The next report. A target that moves is noted with its sentence, as durable as any act."""
+        """The next report. A target that moves, or is kept from it, is noted with its sentence, as durable as acts."""
         self._report_at = report.at
         if self._terms is not None and report.at - self._told_at > TERMS_S:
             self._terms, self._is_due = None, True
@@ -77,9 +81,15 @@ class Advisor:
         verdict = decide(self._signals(), spec, self._state)
         self._state, self._latest = verdict.state, verdict.advice
         for advice in verdict.advice:
-            if advice.pool in verdict.moved:
-                self._events.act("target_moved", advice.pool, actor=f"the {advice.policy}", reason=advice.sentence)
+            self._note(advice, has_moved=advice.pool in verdict.moved)
         self._journal.touch()
+
+    def _note(self, advice: PoolAdvice, *, has_moved: bool) -> None:
+        by = f"the {advice.policy}"
+        if has_moved:
+            self._events.act("target_moved", advice.pool, actor=by, reason=advice.sentence)
+        for told in self._restraints.observe(advice, has_moved=has_moved):
+            self._events.act(told.kind, told.pool, actor=by, reason=told.sentence)
 
     def _signals(self) -> Signals:
         measured = self._observer.signals()
@@ -91,7 +101,12 @@ class Advisor:
         kept: dict[str, Any] = {
             name: dict(value) if isinstance(value := state[name], Mapping) else value for name in _KEPT
         }
-        return {**kept, "dollars_today": self._observer.dollars_today, "at": max(0.0, self._tick_at)}
+        return {
+            **kept,
+            "dollars_today": self._observer.dollars_today,
+            "at": max(0.0, self._tick_at),
+            "restraints": self._restraints.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
@@ -100,3 +115,4 @@ class Advisor:
             kept[name] = {PoolId(pool): value for pool, value in state[name].items()}
         self._state = SizerState(**kept)
         self._observer.dollars_today = state["dollars_today"]
+        self._restraints.load_state_dict(state.get("restraints", {}))  # absent from runs that began before it was kept

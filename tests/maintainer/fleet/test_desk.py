@@ -9,9 +9,16 @@ from astraflow.contract.advice import Mode
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerMode
+from maintainer.fleet.fleet import ITSELF
+from maintainer.fleet.ledger import Ledger
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
+from tests.maintainer.fleet.test_liaison import STATUS
 
 pytestmark = pytest.mark.anyio
+
+EVE = Actor(name="eve", role=Role.OPERATOR)
+VAL = Actor(name="val", role=Role.AGENT)
 
 
 def request(
@@ -105,6 +112,75 @@ async def test_what_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
         await parts.desk.apply(plan.id, key="k", approver=HAL)
     applied = await parts.desk.apply(plan.id, key="k", approver=OTTO)
     assert "approved by otto" in applied.message
+
+
+async def test_a_plan_is_applied_by_who_made_it_or_a_person_of_no_lower_role(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    desk = parts.desk
+    for planner, applier in [(ALICE, OTTO), (ALICE, HAL), (OTTO, HAL), (HAL, VAL), (ITSELF, HAL)]:
+        plan = await desk.plan(request(1, actor=planner))
+        with pytest.raises(NotPermitted, match="or a person of no lower role"):
+            await desk.apply(plan.id, key="k", applier=applier)
+        (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
+        assert (refused.kind, refused.actor) == ("refuse", applier)
+        assert [finding.code for finding in refused.findings] == ["planner"]
+    assert parts.states() == {}
+    for number, (planner, applier) in enumerate([(HAL, OTTO), (OTTO, OTTO), (OTTO, EVE), (EVE, ALICE), (HAL, HAL)], 1):
+        plan = await desk.plan(request(number, actor=planner))
+        applied = await desk.apply(plan.id, key=f"k{number}", applier=applier)
+        assert applied.message.endswith(f", applied by {applier.name}") is (planner != applier)
+
+
+async def test_agents_apply_what_people_let_them(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(1, actor=HAL))
+    assert plan.verdict is Verdict.ALLOWED
+    for mode in (MaintainerMode.OFF, MaintainerMode.SHADOW, MaintainerMode.PROPOSE):
+        await parts.liaison.set_mode(mode, actor=OTTO, key=mode.value, reason="a test")
+        with pytest.raises(NotPermitted, match=f"not pre-approved, do not retry: agents are in mode {mode.value}"):
+            await parts.desk.apply(plan.id, key="k", applier=HAL)
+    (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
+    assert [finding.code for finding in refused.findings] == ["maintainer_mode"]
+    await parts.liaison.set_mode(MaintainerMode.AUTO, actor=OTTO, key="auto", reason="a test")
+    await parts.desk.apply(plan.id, key="k", applier=HAL)
+    assert parts.states() == {"intended": 1}
+    await parts.liaison.set_mode(MaintainerMode.PROPOSE, actor=OTTO, key="back", reason="a test")
+    more = await parts.desk.plan(request(2, actor=HAL))
+    await parts.desk.apply(more.id, key="l", approver=OTTO)
+    assert parts.states() == {"intended": 2}
+
+
+async def test_before_people_say_anything_the_maintainers_own_mode_counts(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    plan = await parts.desk.plan(request(1, actor=HAL))
+    parts.liaison.beat(replace(STATUS, mode=MaintainerMode.PROPOSE))
+    with pytest.raises(NotPermitted, match="in mode propose"):
+        await parts.desk.apply(plan.id, key="k")
+    parts.liaison.beat(replace(STATUS, mode=MaintainerMode.AUTO))
+    await parts.desk.apply(plan.id, key="k")
+
+
+async def test_what_the_guard_said_stays_with_the_decision(tmp_path: Path) -> None:
+    parts = await build(tmp_path, pool=spec(max_nodes=4, usd_per_hour_max=10.0))
+    plan = await parts.desk.plan(request(40))
+    with pytest.raises(NotPermitted):
+        await parts.desk.apply(plan.id, key="k")
+    again = await Ledger(parts.database).load(now=parts.clock.wall())
+    (refused,), _ = await again.decisions(pool=POOL, before=None, limit=1)
+    assert refused.findings == plan.findings
+    assert {finding.code: dict(finding.numbers) for finding in refused.findings} == {
+        "max_nodes": {"target": 40.0, "limit": 4.0},
+        "usd_per_hour": {"usd_per_hour": 40.0, "limit": 10.0},
+    }
+
+
+async def test_what_was_approved_stays_with_the_decision(tmp_path: Path) -> None:
+    parts = await build(tmp_path, envelope={"nodes": 2, "cool_down_s": 0.0})
+    plan = await parts.desk.plan(request(9, actor=HAL))
+    await parts.desk.apply(plan.id, key="k", approver=OTTO)
+    (applied,), _ = await parts.ledger.decisions(pool=POOL, before=None, limit=1)
+    assert [finding.code for finding in applied.findings] == ["envelope"]
+    assert applied.findings[0].numbers == {"target": 9.0, "rule_target": 0.0, "limit": 2.0}
 
 
 async def test_those_that_do_not_work_yet_go_first(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.fleet import Decision
 from web.decisions import Entry
 from web.report_json import plain
+from web.routes.api.fleet_terms import FindingAnswer
 from web.routes.api.terms import Filled
 
 
@@ -25,6 +26,7 @@ class DecisionAnswer(Filled):
     message: str = Field(description="What was decided.")
     reason: str
     key: str = Field(description="Idempotency key, where the caller gave one.")
+    findings: list[FindingAnswer] = Field(description="What the guard said of a plan that was applied or refused.")
 
 
 class DecisionList(Filled):
@@ -63,7 +65,7 @@ class DecisionDetail(DecisionAnswer):
 
 def decision_answer(entry: Entry) -> dict[str, Any]:
     """As JSON has it."""
-    found = asdict(entry)
+    found: dict[str, Any] = plain(asdict(entry))
     found.pop("ordinal")
     return {"id": entry.id, **found}
 
@@ -81,6 +83,7 @@ def fleet_decision_answer(decision: Decision) -> dict[str, Any]:
         "message": decision.message,
         "reason": decision.reason,
         "key": decision.key,
+        "findings": plain([asdict(finding) for finding in decision.findings]),
     }
 
 

@@ -79,6 +79,7 @@ class FindingAnswer(Filled):
     code: str
     verdict: Literal["allowed", "needs_approval", "refused"]
     message: str
+    numbers: dict[str, float] = Field(description="What the message is about.", examples=[{"target": 40, "limit": 8}])
 
 
 class PlanAnswer(Filled):
