@@ -62,7 +62,8 @@ def config(**changes: Any) -> FleetConfig:
 def memory_database() -> Database:
     """Kept as long as the object."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
-    SQLModel.metadata.create_all(engine)
+    ours = [table for name, table in SQLModel.metadata.tables.items() if name.startswith("fleet_")]
+    SQLModel.metadata.create_all(engine, ours)
     return Database(engine)
 
 
