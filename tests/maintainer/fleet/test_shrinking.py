@@ -1,0 +1,205 @@
+"""A pool that follows the rule through a demand that rises and falls: the fleet service, dataflow's rule, no real time.
+
+Everything but nodes, trainer and cloud is the product's: reports go to dataflow's advisor, its advice to the service,
+the service's terms back to the advisor; machines are launched, drained and ended.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.advice import FleetTerms
+from astraflow.contract.fleet import InstanceState
+from astraflow.contract.reports import NodeReport, Report
+from astraflow.dataflow.reporting.advice import Advisor
+from astraflow.scaling.options import SizerOptions, Spec
+from maintainer.fleet.observation import reported_advice
+from maintainer.fleet.telling import Teller
+from tests import make
+from tests.dataflow.running import config as dataflow_config
+from tests.dataflow.running import opened
+from tests.fakes.clock import ManualClock
+from tests.fakes.cloud import Cloud
+from tests.maintainer.fleet.parts import POOL, START, Parts, Run, build, spec
+
+pytestmark = pytest.mark.anyio
+
+NODE_GROUPS_PER_S = 0.1
+STEP_GROUPS, GROUP = 20, 4
+BUFFER_GROUPS = 2 * STEP_GROUPS
+MINUTE_S = 60.0
+
+
+class Workshop(Run):
+    """A run in which each node makes a tenth of a group a second while there is room, and a trainer takes twenty a
+    step."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(cloud)
+        self.compute_s = 40.0
+        """Of a step: 0.5 groups a second, which five nodes make."""
+        self.advisor: Advisor | None = None
+        self.buffered = float(STEP_GROUPS)
+        self.made = 0.0
+        self.steps = 0
+        self.waited_s = self.computed_s = 0.0
+        """Of the steps that are over, as trainers report them."""
+        self._step_s = self._waiting_s = self._left_s = 0.0
+        self._done: dict[str, tuple[float, float]] = {}
+        """Groups and busy seconds of each node."""
+        self._ready: tuple[NodeReport, ...] = ()
+        self.sequence = 0
+
+    @property
+    def tick_s(self) -> float:
+        """Between two decisions of the rule."""
+        assert self.advisor is not None
+        return self.advisor.spec.tick_s
+
+    async def tell_terms(self, terms: FleetTerms) -> None:
+        await super().tell_terms(terms)
+        if self.advisor is not None:
+            self.advisor.learn(terms)
+
+    def advance(self) -> Report:
+        """A second of it; returns what dataflow reports then, advice and all."""
+        self._ready = super().report().nodes
+        self._work([node.id for node in self._ready])
+        self._train()
+        self.sequence += 1
+        if self.advisor is not None:
+            self.advisor.observe(self.report())
+        return self.report()
+
+    def report(self) -> Report:
+        """As it is now."""
+        made = round(self.made)
+        stream = make.stream_report(
+            steps=self.steps,
+            batch_groups=STEP_GROUPS,
+            admitted=made,
+            trained=STEP_GROUPS * self.steps,
+            wait_s=self.waited_s,
+            compute_s=self.computed_s,
+            publish_s=0.0,
+        )
+        flow = replace(make.flow_report(), episodes={"accepted": GROUP * made}, admitted=made, dropped={})
+        nodes = tuple(self._told(node) for node in self._ready)
+        said = replace(make.report(stream, flows=(flow,), nodes=nodes), at=self.cloud.clock.wall(), nodes=nodes)
+        return replace(said, sequence=self.sequence, advice=self.advisor.latest if self.advisor is not None else ())
+
+    def _work(self, nodes: list[str]) -> None:
+        room = BUFFER_GROUPS - self.buffered
+        made = min(room, NODE_GROUPS_PER_S * len(nodes))
+        busy = made / (NODE_GROUPS_PER_S * len(nodes)) if nodes else 0.0
+        for node in nodes:
+            groups, busy_s = self._done.get(node, (0.0, 0.0))
+            self._done[node] = (groups + busy * NODE_GROUPS_PER_S, busy_s + busy)
+        self.buffered += made
+        self.made += made
+
+    def _train(self) -> None:
+        if self._left_s <= 0:
+            if self.buffered < STEP_GROUPS:
+                self._waiting_s += 1.0
+                return
+            self.buffered -= STEP_GROUPS
+            self._step_s = self._left_s = self.compute_s
+        self._left_s -= 1.0
+        if self._left_s <= 0:
+            self.steps += 1
+            self.computed_s += self._step_s
+            self.waited_s += self._waiting_s
+            self._waiting_s = 0.0
+
+    def _told(self, node: NodeReport) -> NodeReport:
+        groups, busy_s = self._done.get(node.id, (0.0, 0.0))
+        counters = {"episodes_done": GROUP * groups, "busy_s": busy_s}
+        return replace(node, counters=counters, facts=replace(node.facts, pool=POOL))
+
+
+@dataclass(kw_only=True)
+class Course:
+    """What was seen."""
+
+    parts: Parts
+    run: Workshop
+    teller: Teller
+    targets: list[tuple[float, int]]
+    """Unix seconds and nodes, each time that the pool's target changed."""
+
+    async def pass_minutes(self, minutes: float) -> None:
+        """The loops of both services, a second at a time."""
+        parts, clock = self.parts, self.parts.clock
+        for second in range(round(minutes * MINUTE_S)):
+            clock.advance(1.0)
+            parts.fleet.observation.take(self.run.advance())
+            if second % 5 == 0:
+                await parts.reconciler.observe()
+                await parts.follower.follow()
+                await parts.actuator.work()
+                await self.teller.tell()
+            if second % 60 == 0:
+                await parts.reconciler.sweep()
+            target = parts.fleet.pool(POOL).target
+            if not self.targets or self.targets[-1][1] != target:
+                self.targets.append((clock.wall(), target))
+
+    @property
+    def ready(self) -> int:
+        """Nodes at work."""
+        return self.parts.states().get("ready", 0)
+
+    @property
+    def turns(self) -> int:
+        """How often the target went the other way than before."""
+        ways = [after[1] > before[1] for before, after in pairwise(self.targets)]
+        return sum(1 for before, after in pairwise(ways) if before != after)
+
+
+@asynccontextmanager
+async def followed(tmp_path: Path) -> AsyncIterator[Course]:
+    """A pool of five machines, in mode `on`, and dataflow's rule."""
+    clock = ManualClock(START)
+    cloud = Cloud(clock, boot_s=20.0, end_s=5.0)
+    run = Workshop(cloud)
+    parts = await build(tmp_path, clock=clock, cloud=cloud, run=run, pool=spec(min_nodes=1, max_nodes=30))
+    async with opened(tmp_path / "dataflow", dataflow_config()) as (dataflow, journal):
+        spec_of_rule = Spec(options=SizerOptions(), pools={})
+        run.advisor = Advisor(spec_of_rule, journal=journal, events=dataflow.events)
+        parts.fleet.observation._advice = reported_advice
+        await parts.want(6)
+        yield Course(parts=parts, run=run, teller=Teller(parts.fleet, parts.desk, run), targets=[])
+
+
+async def test_after_the_demand_has_fallen_the_pool_shrinks_once_and_stays(tmp_path: Path) -> None:
+    async with followed(tmp_path) as course:
+        await course.pass_minutes(20)
+        steady = course.ready
+        assert 5 <= steady <= 7
+
+        course.run.compute_s = 20.0
+        await course.pass_minutes(25)
+        grown, waited_s = course.ready, course.run.waited_s
+        assert 10 <= grown <= 13
+
+        course.run.compute_s = 40.0
+        fell_at = course.parts.clock.wall()
+        await course.pass_minutes(40)
+        assert steady <= course.ready <= steady + 1
+        assert course.run.waited_s == waited_s, "nobody waited because of the nodes that went"
+        assert course.turns == 1, course.targets
+        downs = [at - fell_at for at, _ in course.targets if at > fell_at]
+        assert downs[0] >= course.run.tick_s * 10, "not before it has lasted"
+        assert downs[-1] <= 20 * MINUTE_S
+        assert len(downs) == 2, "half of the surplus at a time, and ten minutes between"
+
+        instances = [record.instance for record in course.parts.ledger.records.values()]
+        gone = [one for one in instances if one.state is InstanceState.GONE]
+        assert len(gone) == grown - course.ready
+        assert all(one.draining_at is not None and one.draining_at < (one.retiring_at or 0.0) for one in gone)
+        assert len(course.run.cloud.alive()) == course.ready
