@@ -23,6 +23,10 @@ KINDS = {
     "orphan": ("orphan", "warn"),
     "launch_failed": ("launch failed", "bad"),
     "target_moved": ("target moved", "good"),
+    "propose": ("proposed", "warn"),
+    "reject": ("rejected", "bad"),
+    "note": ("note", "good"),
+    "maintainer_mode": ("mode", "busy"),
 }
 """Word and tone of each kind; one that is not here is shown as it is."""
 
