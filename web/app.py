@@ -53,8 +53,8 @@ from web.routes import (
     weights,
 )
 
-_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, maintainer, flows, charts, kill, audit)
-_BESIDE = (settings, views, palette, login, live, health)
+_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, maintainer, flows, charts, audit, settings)
+_BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (*(module.router for module in (*_PAGES, *_BESIDE)), *api.ROUTERS)
 
 log = get_logger()
