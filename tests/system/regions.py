@@ -9,10 +9,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.fleet import FleetStatus, InstanceState
@@ -20,6 +21,8 @@ from astraflow.contract.maintenance import MaintainerMode
 from tests.fakes.messages_api import KEY, FakeMessagesApi, serving_messages
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, running
 from tests.system.test_fleet import ALICE, until
+
+T = TypeVar("T")
 
 EU, US = "eu", "us"
 
@@ -107,6 +110,7 @@ smoothing_s = 3.0
 BOOT = """
 import os, sys
 from pathlib import Path
+from typing import TypeVar
 if Path({flag!r}).exists():
     sys.exit("the image cannot be pulled")
 os.execv(sys.executable, [sys.executable, "-m", "astraflow.cli", *sys.argv[1:]])
@@ -152,9 +156,12 @@ class Regions:
     async def let(self, mode: MaintainerMode) -> None:
         """Say how far the maintainer may go, and wait until it has heard."""
         await self.fleet.set_maintainer_mode(mode, actor=ALICE, key=f"let-{mode.value}", reason="a test")
-        async with asyncio.timeout(PATIENCE_S):
-            while (status := (await self.fleet.maintainer()).status) is None or status.mode is not mode:
-                await asyncio.sleep(0.05)
+
+        async def has_heard() -> bool:
+            status = (await self.fleet.maintainer()).status
+            return status is not None and status.mode is mode
+
+        await eventually(has_heard)
 
     def machines(self, region: str) -> list[int]:
         """Process groups of the machines that run there."""
@@ -171,9 +178,7 @@ class Regions:
 
 
 @asynccontextmanager
-async def running_regions(
-    directory: Path, *, has_maintainer: bool = True
-) -> AsyncIterator[Regions]:
+async def running_regions(directory: Path, *, has_maintainer: bool = True) -> AsyncIterator[Regions]:
     """Until the block ends."""
     async with serving_messages() as model:
         programs = {}
@@ -192,6 +197,15 @@ async def running_regions(
             async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
                 await until(fleet, lambda status: _at_work(status) == {EU: 2, US: 1})
                 yield Regions(run=run, fleet=fleet, model=model, directory=directory)
+
+
+async def eventually(found: Callable[[], Awaitable[T]], *, every_s: float = 0.05) -> T:
+    """The first answer that is something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if answer := await found():
+                return answer
+            await asyncio.sleep(every_s)
 
 
 def _at_work(status: FleetStatus) -> dict[str, int]:

@@ -253,7 +253,7 @@ async def test_programs_see_and_decide_the_same_over_the_api(scene: Scene) -> No
 
 async def test_a_fleet_service_that_is_lost_leaves_what_was_known(scene: Scene) -> None:
     await scene.admin.get("/maintainer")
-    scene.fleet.parts.liaison.view = _fails  # type: ignore[method-assign] # a fault
+    scene.fleet.parts.liaison.view = _fails  # type: ignore[method-assign,assignment] # a fault
     scene.web.clock.push(2)
     page = words(await scene.admin.get("/maintainer/state"))
     assert "The fleet service does not answer" in page
