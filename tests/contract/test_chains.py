@@ -1,6 +1,7 @@
 """A stretch of a transcript is whole, or the entry is named where it is not."""
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,7 +32,7 @@ def test_any_stretch_of_what_was_written_is_whole(begin: int, end: int) -> None:
 @given(st.integers(0, 8), st.sampled_from(["at", "wake", "kind", "body", "previous", "hash", "ordinal"]))
 def test_an_entry_that_was_changed_is_named(place: int, name: str) -> None:
     entries = chain(9)
-    other = {"at": 99.5, "body": {"number": -1}, "previous": "f" * 64, "hash": "e" * 64, "ordinal": 44}
+    other: dict[str, Any] = {"at": 99.5, "body": {"number": -1}, "previous": "f" * 64, "hash": "e" * 64, "ordinal": 44}
     entries[place] = replace(entries[place], **{name: other.get(name, "other")})
     assert chain_break(entries) == entries[place].ordinal
 
