@@ -57,6 +57,8 @@ class WatchConfig(Config):
     """A node slower than this share of its pool's median"""
     straggler_s: float = Field(default=300.0, gt=0)
     """for so long is an event."""
+    smoothing_s: float = Field(default=60.0, gt=0)
+    """Speeds of nodes are averaged over about so long: ten seconds hold few episodes."""
     blind_s: float = Field(default=120.0, gt=0)
     """No report for so long is an event."""
 

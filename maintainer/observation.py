@@ -16,8 +16,6 @@ from astraflow.contract.reports import NodeReport, NodeState
 from maintainer.config import WatchConfig
 from maintainer.sight import Sight
 
-SMOOTHING_S = 60.0
-"""Speeds of nodes are averaged over about so long: ten seconds hold few episodes."""
 LEAST_NODES = 3
 """A median of fewer says nothing."""
 
@@ -95,7 +93,7 @@ def _remembered(memory: Memory, sight: Sight, watch: WatchConfig) -> Memory:
         if advice.at > ticks.get(advice.pool, -math.inf):
             ticks[advice.pool] = advice.at
             breaches[advice.pool] = breaches.get(advice.pool, 0) + 1 if _distance(advice) else 0
-    speeds = _smoothed(memory, sight)
+    speeds = _smoothed(memory, sight, watch)
     slow = _slow(sight, speeds, watch)
     since = {name: memory.slow_since.get(name, sight.at) for name in slow}
     return Memory(at=sight.at, ticks=ticks, breaches=breaches, speeds=speeds, slow_since=since)
@@ -110,8 +108,8 @@ def _distance(advice: PoolAdvice) -> float:
     return max(0.0, advice.present - advice.band_high)
 
 
-def _smoothed(memory: Memory, sight: Sight) -> dict[str, float]:
-    weight = 1 - math.exp(-max(0.0, sight.at - memory.at) / SMOOTHING_S)
+def _smoothed(memory: Memory, sight: Sight, watch: WatchConfig) -> dict[str, float]:
+    weight = 1 - math.exp(-max(0.0, sight.at - memory.at) / watch.smoothing_s)
     return {
         name: memory.speeds.get(name, node.episodes_per_s) * (1 - weight) + node.episodes_per_s * weight
         for name, node in sight.nodes().items()
@@ -122,16 +120,17 @@ def _smoothed(memory: Memory, sight: Sight) -> dict[str, float]:
 def _slow(sight: Sight, speeds: Mapping[str, float], watch: WatchConfig) -> list[str]:
     """Nodes that are slower than their like; of idle nodes nothing is known."""
     nodes = {name: node for name, node in sight.nodes().items() if name in speeds}
-    middles = {pool: _middle(pool, nodes, speeds) for pool in {node.facts.pool for node in nodes.values()}}
+    middles = {kind: _middle(kind, nodes, speeds) for kind in {node.facts.hardware for node in nodes.values()}}
     return [
         name
         for name, node in nodes.items()
-        if node.leased > 0 and speeds[name] < watch.straggler_speed * middles[node.facts.pool]
+        if node.leased > 0 and speeds[name] < watch.straggler_speed * middles[node.facts.hardware]
     ]
 
 
-def _middle(pool: str, nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
-    found = [speeds[name] for name, node in nodes.items() if node.facts.pool == pool]
+def _middle(hardware: str, nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
+    """Of a node's like, in whatever pool: only so is a whole region seen to be slow."""
+    found = [speeds[name] for name, node in nodes.items() if node.facts.hardware == hardware]
     return median(found) if len(found) >= LEAST_NODES else 0.0
 
 
@@ -159,9 +158,12 @@ def _of_report(pool: Pool, memory: Memory, sight: Sight, watch: WatchConfig) -> 
     if caps:
         yield Signal(kind=SignalKind.CAP_HIT, pool=name, subject=",".join(caps), value=float(len(caps)))
     nodes = sight.nodes()
-    middle = _middle(name, {key: nodes[key] for key in memory.speeds if key in nodes}, memory.speeds)
+    known = {key: nodes[key] for key in memory.speeds if key in nodes}
     for node, since in memory.slow_since.items():
-        if nodes[node].facts.pool == name and sight.at - since >= watch.straggler_s and middle > 0:
+        if nodes[node].facts.pool != name or sight.at - since < watch.straggler_s:
+            continue
+        middle = _middle(nodes[node].facts.hardware, known, memory.speeds)
+        if middle > 0:
             share = round(memory.speeds[node] / middle, 3)
             yield Signal(kind=SignalKind.STRAGGLER, pool=name, subject=node, value=share)
 

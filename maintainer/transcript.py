@@ -9,7 +9,6 @@ the file is opened again, and that it was is the next entry.
 
 import asyncio
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -17,15 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
+from astraflow.contract.chains import FIRST, canonical, digest, digest_of
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
 from astraflow.contract.maintenance import TranscriptEntry
 from astraflow.contract.tasks import Json
 from astraflow.runtime.clock import Clock
-
-FIRST = "0" * 64
-"""What the first entry has as `previous`."""
 
 
 class Kind(Enum):
@@ -70,20 +67,6 @@ class Readout:
     """What follows the last whole line: it was being written when the machine stopped."""
 
 
-def digest(ordinal: int, at: float, wake: str, kind: str, body: Mapping[str, Json], previous: str) -> str:
-    """The hash of an entry: SHA-256 of its canonical JSON."""
-    content = {"ordinal": ordinal, "at": at, "wake": wake, "kind": kind, "body": body, "previous": previous}
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-def canonical(value: Any) -> str:
-    """One text for equal values. Raises: InvalidInput for what JSON has no form for."""
-    try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    except (TypeError, ValueError) as problem:
-        raise InvalidInput(f"an entry of the transcript is to be JSON: {problem}") from None
-
-
 def read(path: Path) -> Readout:
     """All entries of a file. Raises: InvalidInput for one that cannot be read, CorruptData where the chain breaks."""
     try:
@@ -96,7 +79,7 @@ def read(path: Path) -> Readout:
     previous = FIRST
     for number, line in enumerate(lines):
         entry = _parsed(line, path, number + 1)
-        if entry.ordinal != number or entry.previous != previous or _hash_of(entry) != entry.hash:
+        if entry.ordinal != number or entry.previous != previous or digest_of(entry) != entry.hash:
             raise CorruptData(
                 f"{path}, line {number + 1}: the chain of hashes breaks here: it or what came before was changed"
             )
@@ -202,7 +185,3 @@ def _parsed(line: bytes, path: Path, number: int) -> TranscriptEntry:
         return TranscriptEntry(**json.loads(line))
     except (ValueError, TypeError):
         raise CorruptData(f"{path}, line {number} is no entry of a transcript") from None
-
-
-def _hash_of(entry: TranscriptEntry) -> str:
-    return digest(entry.ordinal, entry.at, entry.wake, entry.kind, entry.body, entry.previous)

@@ -43,6 +43,7 @@ from web.routes import (
     launches,
     live,
     login,
+    maintainer,
     nodes,
     overview,
     palette,
@@ -53,8 +54,8 @@ from web.routes import (
     weights,
 )
 
-_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, flows, charts, kill, audit, settings)
-_BESIDE = (views, palette, login, live, health)
+_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, maintainer, flows, charts, audit, settings)
+_BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (*(module.router for module in (*_PAGES, *_BESIDE)), *api.ROUTERS)
 
 log = get_logger()

@@ -51,15 +51,17 @@ async def plan_change(parts: Parts, request: PlanRequest) -> Plan:
     return plan
 
 
-async def apply_plan(parts: Parts, viewer: Viewer, plan_id: PlanId, *, key: str, reason: str) -> Applied:
-    """Carry a plan out; applying is agreeing to it. Raises: as the fleet plane's `apply`."""
+async def apply_plan(
+    parts: Parts, viewer: Viewer, plan_id: PlanId, *, key: str, reason: str, action: str = "pool.apply"
+) -> Applied:
+    """Carry a plan out; applying is agreeing to it. action: as the audit names it. Raises: as the plane's `apply`."""
     actor, plan = actor_of(viewer), parts.shelf.plans.get(plan_id)
-    deed = Deed(action="pool.apply", target=plan.request.pool if plan else plan_id, reason=reason, after=_facts(plan))
+    deed = Deed(action=action, target=plan.request.pool if plan else plan_id, reason=reason, after=_facts(plan))
 
     async def asked() -> Applied:
         return await fleet_of(parts).apply(plan_id, key=own_key(viewer, key), approver=actor)
 
-    return await _acted(parts, viewer, deed, asked())
+    return await acted(parts, viewer, deed, asked())
 
 
 async def put_pool(
@@ -78,7 +80,7 @@ async def put_pool(
             parts.shelf.specs.put((spec.id, pool.version), before)
         return pool
 
-    return await _acted(parts, viewer, deed, asked())
+    return await acted(parts, viewer, deed, asked())
 
 
 async def hold_pool(parts: Parts, viewer: Viewer, pool: PoolId, *, minutes: float, key: str, reason: str) -> Decision:
@@ -90,7 +92,7 @@ async def hold_pool(parts: Parts, viewer: Viewer, pool: PoolId, *, minutes: floa
             pool, minutes=minutes, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
         )
 
-    return await _acted(parts, viewer, deed, asked())
+    return await acted(parts, viewer, deed, asked())
 
 
 async def set_kill(parts: Parts, viewer: Viewer, scope: KillScope, *, key: str, reason: str) -> Decision:
@@ -107,7 +109,7 @@ async def set_kill(parts: Parts, viewer: Viewer, scope: KillScope, *, key: str, 
     async def asked() -> Decision:
         return await fleet_of(parts).kill_switch(scope, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason)
 
-    return await _acted(parts, viewer, deed, asked())
+    return await acted(parts, viewer, deed, asked())
 
 
 async def drain_node(parts: Parts, viewer: Viewer, node: NodeId, *, deadline_s: float, key: str, reason: str) -> str:
@@ -120,7 +122,7 @@ async def drain_node(parts: Parts, viewer: Viewer, node: NodeId, *, deadline_s: 
         return known[1]
     deed = Deed(action="node.drain", target=node, reason=reason)
     asked = parts.control.drain_node(node, actor=viewer.name, reason=reason, deadline_s=deadline_s)
-    answer = await _acted(parts, viewer, deed, asked)
+    answer = await acted(parts, viewer, deed, asked)
     parts.shelf.drains.put(own, (asked_for, answer))
     return answer
 
@@ -137,7 +139,7 @@ def form_key(*parts: object) -> str:
     return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=12).hexdigest()
 
 
-async def _acted(parts: Parts, viewer: Viewer, deed: Deed, asked: Awaitable[T]) -> T:
+async def acted(parts: Parts, viewer: Viewer, deed: Deed, asked: Awaitable[T]) -> T:
     """Await it, enter it in the audit, and look at the fleet again at once."""
     try:
         answer = await asked

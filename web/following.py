@@ -20,6 +20,7 @@ from web.fleet_poller import FleetPoller
 from web.fleet_state import FleetState
 from web.frames import FrameMaker
 from web.hub import Hub
+from web.maintainer_watch import MaintainerWatch
 from web.points import Point
 from web.present.cells import Cell
 from web.present.overview import latest_events
@@ -55,6 +56,7 @@ class Following:
     """None for a run without a fleet service."""
     fleet_state: FleetState
     fleet_poller: FleetPoller | None
+    maintainer: MaintainerWatch
     frames: FrameMaker
     hub: Hub
     recorder: Recorder
@@ -214,6 +216,7 @@ async def following(
             fleet=fleet,
             fleet_state=fleet_state,
             fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+            maintainer=MaintainerWatch(fleet, clock=clock),
             frames=frames,
             hub=Hub(frames.snapshot),
             recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),

@@ -22,6 +22,7 @@ from web.guard import READING
 from web.hub import Hub
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
+from web.maintainer_watch import MaintainerWatch
 from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
@@ -65,6 +66,7 @@ class House:
                 "fleet": one.fleet,
                 "fleet_state": one.fleet_state,
                 "fleet_poller": one.fleet_poller,
+                "maintainer": one.maintainer,
                 "frames": one.frames,
                 "hub": one.hub,
                 "recorder": one.recorder,
@@ -82,6 +84,7 @@ class Parts(House):
     """None for a run without a fleet service."""
     fleet_state: FleetState
     fleet_poller: FleetPoller | None
+    maintainer: MaintainerWatch
     frames: FrameMaker
     hub: Hub
     recorder: Recorder

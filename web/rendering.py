@@ -107,5 +107,6 @@ def _environment() -> Environment:
     environment.filters |= {
         "part": lambda text: quote(str(text), safe=""),
         "several": formats.several,
+        "duration": formats.duration,
     }
     return environment

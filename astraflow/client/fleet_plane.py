@@ -28,6 +28,7 @@ from astraflow.contract.maintenance import (
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
+    TranscriptPage,
 )
 from astraflow.wire.channel import Link, authority_client_tls, dial
 from astraflow.wire.codec_fleet import (
@@ -192,11 +193,12 @@ class FleetPlaneClient:
 
     async def transcript(
         self, *, chain: str = "", wake: str = "", before: int | None = None, limit: int = 100
-    ) -> tuple[TranscriptEntry, ...]:
-        """Of the latest transcript, or of another, newest first; for the next page, `before` is the last ordinal."""
+    ) -> TranscriptPage:
+        """Of the latest transcript, or of another; for the next page, `before` is the last ordinal."""
         request = pb.TranscriptRequest(chain=chain, wake=wake, before=before, limit=limit)
         reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
-        return tuple(decode_entry(entry) for entry in reply.entries)
+        entries = tuple(decode_entry(entry) for entry in reply.entries)
+        return TranscriptPage(chain=reply.chain, entries=entries, has_older=reply.has_older)
 
 
 @asynccontextmanager

@@ -148,3 +148,13 @@ class TranscriptEntry:
     previous: str
     """Hash of the entry before; of the first one, 64 zeros."""
     hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptPage:
+    """A stretch of a transcript, newest first."""
+
+    chain: str
+    """Hash of the transcript's first entry: which one it is. Empty when none is kept."""
+    entries: tuple[TranscriptEntry, ...]
+    has_older: bool

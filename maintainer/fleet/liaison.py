@@ -5,6 +5,7 @@ from dataclasses import replace
 from sqlalchemy import func
 from sqlmodel import Session, col, delete, select
 
+from astraflow.contract.chains import FIRST, digest_of
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.fleet import Actor, Decision
 from astraflow.contract.ids import PoolId
@@ -16,7 +17,6 @@ from astraflow.contract.maintenance import (
     TranscriptEntry,
 )
 from astraflow.runtime.database import Database
-from maintainer import transcript
 from maintainer.fleet import rows
 from maintainer.fleet.desk import Desk
 from maintainer.fleet.fleet import Fleet
@@ -103,7 +103,7 @@ class Liaison:
         last = session.exec(
             select(EntryRow).where(EntryRow.chain == chain).order_by(col(EntryRow.ordinal).desc()).limit(1)
         ).first()
-        wanted, previous = (last.ordinal + 1, last.hash) if last is not None else (0, transcript.FIRST)
+        wanted, previous = (last.ordinal + 1, last.hash) if last is not None else (0, FIRST)
         for entry in entries:
             _check(entry)
             if entry.ordinal < wanted:
@@ -126,6 +126,6 @@ class Liaison:
 
 
 def _check(entry: TranscriptEntry) -> None:
-    found = transcript.digest(entry.ordinal, entry.at, entry.wake, entry.kind, entry.body, entry.previous)
+    found = digest_of(entry)
     if found != entry.hash:
         raise CorruptData(f"entry {entry.ordinal} of the transcript does not have the hash that it says")

@@ -105,7 +105,8 @@ class RunningWeb:
 @asynccontextmanager
 async def running_web(directory: Path, dataflow: str, *, port: int = 0, **more: Any) -> AsyncIterator[RunningWeb]:
     """Serve until the block ends. more: settings."""
-    settings = Settings(dataflow=dataflow, token=TOKEN, directory=directory, port=port, recipe="reverse", **more)
+    usual: dict[str, Any] = {"token": TOKEN, "recipe": "reverse"}
+    settings = Settings(dataflow=dataflow, directory=directory, port=port, **usual | more)
     stop, clock = asyncio.Event(), PushedClock()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as tasks:

@@ -98,7 +98,7 @@ async def test_people_see_it_steer_it_and_stop_it_through_the_fleet_plane(tmp_pa
             await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="k", reason="enough")
             await until(fleet, lambda one: one.status.state is MaintainerState.STOPPED)
             assert time.monotonic() - began < PATIENCE_S
-            entries = await fleet.transcript(limit=10)
+            entries = (await fleet.transcript(limit=10)).entries
             assert [entry.kind for entry in reversed(entries)][:2] == ["opened", "orders"]
             stop.set()
         assert ready.is_set()

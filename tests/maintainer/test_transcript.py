@@ -7,8 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from astraflow.contract.chains import FIRST
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
-from maintainer.transcript import FIRST, Kind, Transcript, read
+from maintainer.transcript import Kind, Transcript, read
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio

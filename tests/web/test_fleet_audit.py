@@ -8,7 +8,9 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from tests.fakes.control_plane import FakeControlPlane
+from astraflow.client.fleet_plane import connect_fleet
+from tests.fakes import maintainer
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.maintainer.fleet.parts import POOL
@@ -24,6 +26,7 @@ CHANGE_NOTHING = {
 }
 
 NARROW = {"nodes": 2, "changes_per_hour": 1000, "cool_down_s": 0.0}
+WIDE = {"nodes": 9, "changes_per_hour": 1000, "cool_down_s": 0.0}
 
 SPEC = {"provider": "cloud", "mode": "on", "max_nodes": 7, "reason": "because"}
 
@@ -44,12 +47,13 @@ async def test_every_change_of_the_fleet_leaves_an_entry(tmp_path: Path, fake: F
         for route in router.routes
         if isinstance(route, Route)
         and set(route.methods or ()) - set(READING)
-        and route.path.startswith(("/pools", "/kill", "/api/v1/"))
+        and route.path.startswith(("/pools", "/kill", "/maintainer", "/api/v1/"))
     }
     tried = set(CHANGE_NOTHING)
     async with (
         fake.serving() as dataflow,
-        running_fleet(tmp_path / "fleet", nodes=2) as fleet,
+        running_fleet(tmp_path / "fleet", nodes=2, envelope=WIDE, pool={"max_nodes": 9}) as fleet,
+        connect_fleet(fleet.address, TOKEN) as plane,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
     ):
@@ -96,6 +100,17 @@ async def test_every_change_of_the_fleet_leaves_an_entry(tmp_path: Path, fake: F
         done = await api("POST", "/api/v1/plans/{plan}/apply", path, "pool.apply")
         assert len(done["launched"]) == 1
         await api("POST", "/api/v1/nodes/{node:path}/drain", "/api/v1/nodes/n0/drain", "node.drain")
+        await page("/maintainer/mode", "/maintainer/mode", "maintainer.mode", mode="shadow")
+        await api("PUT", "/api/v1/maintainer/mode", "/api/v1/maintainer/mode", "maintainer.mode", mode="propose")
+        for number, verb in enumerate(("reject", "approve")):
+            for decide, root in ((page, ""), (api, "/api/v1")):
+                proposal = await maintainer.propose(plane, POOL, 5 + number)
+                route = f"{root}/maintainer/proposals/{{plan}}/{verb}"
+                path, action = route.format(plan=proposal.plan.id), f"maintainer.{verb}"
+                if decide is page:
+                    await page(route, path, action)
+                else:
+                    await api("POST", route, path, action)
     assert tried == acting
 
 

@@ -20,6 +20,7 @@ NOBODY = "nobody"
 EVERYBODY = (NOBODY, *ROLES)
 ACTING = ("agent", "operator", "admin")
 ADMINS = ("admin",)
+APPROVING = ("operator", "admin")
 
 TABLE: dict[str, tuple[str, ...]] = {
     "GET /": ROLES,
@@ -95,6 +96,21 @@ TABLE: dict[str, tuple[str, ...]] = {
     "POST /pools/{pool:path}/plans/{plan}/apply": ACTING,
     "POST /pools/{pool:path}/hold": ACTING,
     "POST /pools/{pool:path}/spec": ADMINS,
+    "GET /maintainer": ROLES,
+    "GET /maintainer/state": ROLES,
+    "GET /maintainer/transcript": ROLES,
+    "GET /maintainer/transcript.{ending}": ROLES,
+    "GET /maintainer/proposals/{plan}": ROLES,
+    "POST /maintainer/proposals/{plan}/approve": APPROVING,
+    "POST /maintainer/proposals/{plan}/reject": APPROVING,
+    "POST /maintainer/mode": APPROVING,
+    "GET /api/v1/maintainer": ROLES,
+    "PUT /api/v1/maintainer/mode": APPROVING,
+    "GET /api/v1/maintainer/proposals": ROLES,
+    "GET /api/v1/maintainer/proposals/{plan}": ROLES,
+    "POST /api/v1/maintainer/proposals/{plan}/approve": APPROVING,
+    "POST /api/v1/maintainer/proposals/{plan}/reject": APPROVING,
+    "GET /api/v1/maintainer/transcript": ROLES,
     "GET /decisions": ROLES,
     "GET /decisions.{ending}": ROLES,
     "GET /decisions/{entry_id}": ROLES,

@@ -26,6 +26,10 @@ KINDS = {
     "target_moved": ("target moved", "good"),
     "target_capped": ("held back", "warn"),
     "cap_ended": ("free again", "good"),
+    "propose": ("proposed", "warn"),
+    "reject": ("rejected", "bad"),
+    "note": ("note", "good"),
+    "maintainer_mode": ("mode", "busy"),
 }
 """Word and tone of each kind; one that is not here is shown as it is."""
 

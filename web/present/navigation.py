@@ -25,6 +25,7 @@ NAVIGATION = (
     NavItem(name="nodes", label="Nodes", path="/nodes", key="n"),
     NavItem(name="weights", label="Weights", path="/weights", key="w"),
     NavItem(name="decisions", label="Decisions", path="/decisions", key="c"),
+    NavItem(name="maintainer", label="Maintainer", path="/maintainer", key="m"),
     NavItem(name="audit", label="Audit", path="/audit", key="a", need=Need.AUDIT),
     NavItem(name="settings", label="Settings", path="/settings", key="s", need=Need.OWN),
 )

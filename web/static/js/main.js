@@ -15,8 +15,9 @@ import { menu } from "./menu.js";
 import { palette } from "./palette.js";
 import { tail } from "./tail.js";
 import { theme } from "./theme.js";
+import { until } from "./until.js";
 
-const behaviors = { age, ago, balance, chart, dialog, drawer, gauge, here, hold, ladder, live, menu, palette, pause, tail, theme };
+const behaviors = { age, ago, balance, chart, dialog, drawer, gauge, here, hold, ladder, live, menu, palette, pause, tail, theme, until };
 const attached = new WeakSet();
 
 export function attach(root) {

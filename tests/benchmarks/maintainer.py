@@ -1,0 +1,89 @@
+"""What a maintainer is worth beside the rule, and how fast people are heard: the same faults with and without it.
+
+    python -m tests.benchmarks.maintainer [--watched-s 25] [--tries 3]
+
+The whole system as real processes: `astraflow run` over two regions of local nodes, engine and trainer scripted; the
+maintainer asks a stand-in for a model over the Messages API, real HTTP, streamed. Two faults: all nodes of the cheap
+region are killed and no launch there works any more; its machines stand still for 95 % of the time. For each: the
+share of the time that the trainer waited from the fault on. Then, over the page's API: from an approval to the first
+machine, from the kill switch to the refusal of plans and to the end of a wake under way.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.system.maintained import DRAGS, FAILS, Latencies, Toll, latencies, toll
+from tests.system.regions import running_regions
+
+FAULTS = {FAILS: "launches fail in eu", DRAGS: "eu drags"}
+PEOPLE = {
+    "approved_s": "approval to the first machine",
+    "refused_s": "kill switch to refusal",
+    "stopped_s": "kill switch to the end of a wake",
+}
+
+
+async def measure_faults(directory: Path, *, watched_s: float) -> list[Toll]:
+    """Each fault, first by the rule alone."""
+    found = []
+    for fault in FAULTS:
+        for has_maintainer in (False, True):
+            place = directory / f"{fault}-{has_maintainer}"
+            place.mkdir()
+            found.append(await toll(place, fault, has_maintainer=has_maintainer, watched_s=watched_s))
+    return found
+
+
+async def measure_people(directory: Path, *, tries: int) -> list[Latencies]:
+    """Each in a run of its own."""
+    found = []
+    for number in range(tries):
+        place = directory / f"people-{number}"
+        place.mkdir()
+        async with running_regions(place) as regions:
+            found.append(await latencies(regions, place))
+    return found
+
+
+def toll_table(tolls: list[Toll], *, watched_s: float) -> Table:
+    """A line for each run."""
+    title = f"the {watched_s:g} s from a fault on"
+    table = Table("fault", "who", "trainer waited", "steps", "nodes elsewhere after", "tokens", title=title)
+    for one in tolls:
+        after = "not in that time" if one.helped_after_s is None else f"{one.helped_after_s:.1f} s"
+        who = "rule and maintainer" if one.has_maintainer else "rule alone"
+        table.add_row(FAULTS[one.fault], who, f"{100 * one.wait:.0f} %", str(one.steps), after, f"{one.tokens:,.0f}")
+    return table
+
+
+def people_table(found: list[Latencies]) -> Table:
+    """Middle and worst."""
+    table = Table("from, to", "median", "worst", title=f"people over the page's API, {len(found)} tries")
+    for field in fields(Latencies):
+        values = [getattr(one, field.name) for one in found]
+        table.add_row(PEOPLE[field.name], f"{median(values):.2f} s", f"{max(values):.2f} s")
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--watched-s", type=float, default=25.0, help="from the fault on (default %(default)s)")
+    parser.add_argument("--tries", type=int, default=3, help="of what people do (default %(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    chosen = _parser().parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tolls = asyncio.run(measure_faults(Path(folder), watched_s=chosen.watched_s))
+        people = asyncio.run(measure_people(Path(folder), tries=chosen.tries))
+    Console().print(toll_table(tolls, watched_s=chosen.watched_s), people_table(people))
+    sys.exit(0)

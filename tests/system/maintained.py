@@ -1,0 +1,145 @@
+"""What is measured of a maintainer in a run: what a fault costs with and without it; how fast people are heard."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from astraflow.contract.fleet import KillScope
+from astraflow.contract.maintenance import MaintainerMode, MaintainerState, Proposal
+from tests.fakes.messages_api import watchful
+from tests.fakes.web import running_web
+from tests.system.processes import PATIENCE_S
+from tests.system.regions import EU, US, Regions, eventually, running_regions
+
+FAILS, DRAGS = "fails", "drags"
+WARM_STEPS = 25
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toll:
+    """What a fault cost."""
+
+    fault: str
+    has_maintainer: bool
+    wait: float
+    """Share of the time from the fault on for which the trainer waited."""
+    steps: int
+    helped_after_s: float | None
+    """Until more nodes than before worked in the other region; None when none did in the time that was watched."""
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """From what people do on the page's API to what comes of it, in seconds."""
+
+    approved_s: float
+    """Until the first machine of an approved plan runs."""
+    refused_s: float
+    """From the kill switch until its plans are refused."""
+    stopped_s: float
+    """From the kill switch until a wake that waits for its model has ended."""
+
+
+async def toll(directory: Path, fault: str, *, has_maintainer: bool, watched_s: float) -> Toll:
+    """The same fault, with or without a maintainer."""
+    async with running_regions(directory, has_maintainer=has_maintainer) as regions:
+        regions.model.behaviour = watchful
+        await regions.run.steps_more(WARM_STEPS)
+        if has_maintainer:
+            await regions.let(MaintainerMode.AUTO)
+        before = (await regions.at_work())[US]
+        async with AsyncExitStack() as stack:
+            if fault == DRAGS:
+                await stack.enter_async_context(regions.dragging(EU))
+            else:
+                regions.fail(EU)
+            return await _watched(regions, fault, before, watched_s=watched_s, has_maintainer=has_maintainer)
+
+
+async def _watched(regions: Regions, fault: str, before: int, *, watched_s: float, has_maintainer: bool) -> Toll:
+    began, first = time.monotonic(), (await regions.run.report()).streams[0]
+    helped_after_s: float | None = None
+    while time.monotonic() - began < watched_s:
+        if helped_after_s is None and (await regions.at_work())[US] > before:
+            helped_after_s = time.monotonic() - began
+        await asyncio.sleep(0.1)
+    last = (await regions.run.report()).streams[0]
+    waited_s = last.wait_s - first.wait_s
+    spent_s = waited_s + last.compute_s - first.compute_s + last.publish_s - first.publish_s
+    status = (await regions.fleet.maintainer()).status
+    return Toll(
+        fault=fault,
+        has_maintainer=has_maintainer,
+        wait=waited_s / max(1e-9, spent_s),
+        steps=last.steps - first.steps,
+        helped_after_s=helped_after_s,
+        tokens=status.counters.get("tokens", 0.0) if status is not None else 0.0,
+    )
+
+
+async def latencies(regions: Regions, directory: Path) -> Latencies:
+    """With the web process that people use, over its API. Leaves the kill switch on for agents."""
+    async with api_of(regions, directory) as api:
+        await regions.let(MaintainerMode.PROPOSE)
+        regions.model.behaviour = watchful
+        regions.fail(EU)
+        proposal = await waiting(regions)
+        machines = set(regions.machines(US))
+        path = f"/api/v1/maintainer/proposals/{proposal.plan.id}/approve"
+        began = time.monotonic()
+        await _done(api.post(path, json={"reason": "agreed"}, headers={"idempotency-key": "yes"}))
+
+        async def launched() -> set[int]:
+            return set(regions.machines(US)) - machines
+
+        await eventually(launched, every_s=POLL_S)
+        approved_s = time.monotonic() - began
+        regions.model.is_stalled = True
+        async with asyncio.timeout(PATIENCE_S):
+            await regions.model.stalled.wait()
+        return Latencies(approved_s=approved_s, **await _killed(regions, api))
+
+
+async def _killed(regions: Regions, api: httpx.AsyncClient) -> dict[str, float]:
+    """While a wake waits for its model."""
+    body, headers = {"scope": KillScope.AGENTS.value, "reason": "enough"}, {"idempotency-key": "enough"}
+    began = time.monotonic()
+    await _done(api.put("/api/v1/kill-switch", json=body, headers=headers))
+    assert (await regions.fleet.status()).kill is KillScope.AGENTS
+    refused_s = time.monotonic() - began
+    await eventually(lambda: _has_stopped(regions), every_s=POLL_S)
+    return {"refused_s": refused_s, "stopped_s": time.monotonic() - began}
+
+
+async def _has_stopped(regions: Regions) -> bool:
+    status = (await regions.fleet.maintainer()).status
+    return status is not None and status.state is MaintainerState.STOPPED
+
+
+async def waiting(regions: Regions) -> Proposal:
+    """The first proposal that waits for a person."""
+    return (await eventually(regions.fleet.proposals, every_s=POLL_S))[0]
+
+
+@asynccontextmanager
+async def api_of(regions: Regions, directory: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """The API of a web process over this run, for an admin."""
+    facts, token = regions.run.facts(), regions.run.token()
+    async with (
+        running_web(directory / "web", facts["dataflow"], fleet=facts["fleet"], token=token) as web,
+        web.logged_in() as client,
+    ):
+        await web.until_live(client)
+        yield client
+
+
+async def _done(asked: Awaitable[httpx.Response]) -> None:
+    answer = await asked
+    assert answer.status_code == 200, answer.text

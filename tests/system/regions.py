@@ -1,0 +1,219 @@
+"""A run in two regions whose maintainer asks a model over HTTP; faults come when a test says so.
+
+The nodes are processes of this machine that the fleet service starts. A region that `fails` has no machine more that
+boots; one that `drags` has machines that stand still for most of the time, as a throttled or crowded host does.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.fleet import FleetStatus, InstanceState
+from astraflow.contract.maintenance import MaintainerMode
+from tests.fakes.messages_api import KEY, FakeMessagesApi, serving_messages
+from tests.system.processes import PATIENCE_S, ROOT, RunningRun, running
+from tests.system.test_fleet import ALICE, until
+
+T = TypeVar("T")
+
+EU, US = "eu", "us"
+
+RECIPE = """
+extends = "{smoke}"
+name = "smoke"
+evaluations = {{}}
+
+[stop]
+reward = 2.0
+steps = 1000000
+
+[policies.solver.backend]
+step_s = 0.5
+
+[nodes]
+capacity = 2
+
+[nodes.engine]
+tokens = {{ mean = 60.0 }}
+
+[flows.train.workflow]
+max_new_tokens = 500
+
+[dataflow.pools.eu]
+mode = "on"
+min_nodes = 2
+max_nodes = 3
+
+[dataflow.pools.us]
+mode = "on"
+min_nodes = 1
+max_nodes = 6
+
+[fleet]
+cluster = "regions"
+retire_on_stop = true
+times = {{ sweep_s = 1.0, quarantine_s = 10.0, dead_man_s = 30.0, retry_s = 1.0 }}
+envelope = {{ cool_down_s = 1.0 }}
+
+[fleet.providers.here-eu]
+kind = "local_process"
+types = {{ process = 1.0 }}
+program = {eu_program}
+
+[fleet.providers.here-us]
+kind = "local_process"
+types = {{ process = 2.0 }}
+program = {us_program}
+
+[fleet.pools.eu]
+provider = "here-eu"
+mode = "on"
+min_nodes = 2
+max_nodes = 3
+region = "eu"
+capacity = 2
+drain_s = 5.0
+
+[fleet.pools.us]
+provider = "here-us"
+mode = "on"
+min_nodes = 1
+max_nodes = 6
+region = "us"
+capacity = 2
+drain_s = 5.0
+
+[maintainer]
+mode = "off"
+
+[maintainer.model]
+kind = "messages_api"
+model = "stand-in"
+base_url = "{url}"
+prices = {{ input = 1.0, output = 5.0 }}
+
+[maintainer.watch]
+observe_s = 0.5
+rest_s = 1.0
+straggler_s = 3.0
+smoothing_s = 3.0
+"""
+
+BOOT = """
+import os, sys
+from pathlib import Path
+from typing import TypeVar
+if Path({flag!r}).exists():
+    sys.exit("the image cannot be pulled")
+os.execv(sys.executable, [sys.executable, "-m", "astraflow.cli", *sys.argv[1:]])
+"""
+"""What machines run: the node's program, unless the region fails."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regions:
+    """The run, its fleet, and the server that plays the model."""
+
+    run: RunningRun
+    fleet: FleetPlaneClient
+    model: FakeMessagesApi
+    directory: Path
+
+    def fail(self, region: str) -> None:
+        """No machine boots there any more, and those that work are gone."""
+        self._flag(region).touch()
+        for group in self.machines(region):
+            os.killpg(group, signal.SIGKILL)
+
+    @asynccontextmanager
+    async def dragging(self, region: str, *, share: float = 0.05, period_s: float = 1.0) -> AsyncIterator[None]:
+        """Machines there run for this share of the time, until the block ends."""
+
+        async def drag() -> None:
+            while True:
+                for name, duration_s in (("SIGSTOP", period_s * (1 - share)), ("SIGCONT", period_s * share)):
+                    for group in self.machines(region):
+                        os.killpg(group, getattr(signal, name))
+                    await asyncio.sleep(duration_s)
+
+        dragging = asyncio.create_task(drag())
+        try:
+            yield
+        finally:
+            dragging.cancel()
+            await asyncio.gather(dragging, return_exceptions=True)
+            for group in self.machines(region):
+                os.killpg(group, signal.SIGCONT)
+
+    async def let(self, mode: MaintainerMode) -> None:
+        """Say how far the maintainer may go, and wait until it has heard."""
+        await self.fleet.set_maintainer_mode(mode, actor=ALICE, key=f"let-{mode.value}", reason="a test")
+
+        async def has_heard() -> bool:
+            status = (await self.fleet.maintainer()).status
+            return status is not None and status.mode is mode
+
+        await eventually(has_heard)
+
+    def machines(self, region: str) -> list[int]:
+        """Process groups of the machines that run there."""
+        notes = (self.run.directory / "fleet" / "providers" / f"here-{region}").glob("*/machine.json")
+        found = [int(json.loads(note.read_text())["pid"]) for note in notes]
+        return [group for group in found if _is_alive(group)]
+
+    async def at_work(self) -> dict[str, int]:
+        """Nodes that work, by pool."""
+        return _at_work(await self.fleet.status())
+
+    def _flag(self, region: str) -> Path:
+        return self.directory / f"{region}.fails"
+
+
+@asynccontextmanager
+async def running_regions(directory: Path, *, has_maintainer: bool = True) -> AsyncIterator[Regions]:
+    """Until the block ends."""
+    async with serving_messages() as model:
+        programs = {}
+        for region in (EU, US):
+            boot = directory / f"boot_{region}.py"
+            boot.write_text(BOOT.format(flag=str(directory / f"{region}.fails")))
+            programs[f"{region}_program"] = json.dumps([sys.executable, str(boot)])
+        recipe = directory / "recipe.toml"
+        smoke = ROOT / "recipes/smoke/recipe.toml"
+        recipe.write_text(RECIPE.format(smoke=smoke, url=model.url, **programs))
+        options = ["--fleet", "--no-web"]
+        options += ["--maintainer", "model"] if has_maintainer else []
+        os.environ["ANTHROPIC_API_KEY"] = KEY
+        async with running(str(recipe), directory / "run", *options, gone_within_s=30.0) as run:
+            await run.report()
+            async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
+                await until(fleet, lambda status: _at_work(status) == {EU: 2, US: 1})
+                yield Regions(run=run, fleet=fleet, model=model, directory=directory)
+
+
+async def eventually(found: Callable[[], Awaitable[T]], *, every_s: float = 0.05) -> T:
+    """The first answer that is something."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if answer := await found():
+                return answer
+            await asyncio.sleep(every_s)
+
+
+def _at_work(status: FleetStatus) -> dict[str, int]:
+    return {str(pool.spec.id): pool.nodes.get(InstanceState.READY, 0) for pool in status.pools}
+
+
+def _is_alive(group: int) -> bool:
+    try:
+        return Path(f"/proc/{group}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

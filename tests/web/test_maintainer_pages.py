@@ -1,0 +1,264 @@
+"""The maintainer's page and its API: what waits for a person is decided once, by who may; what it says stays text."""
+
+import html
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.fleet import KillScope
+from astraflow.contract.maintenance import MaintainerMode, MaintainerState
+from tests.fakes import maintainer
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
+from tests.fakes.fleet import RunningFleet, running_fleet
+from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
+from tests.maintainer.fleet.parts import POOL
+
+pytestmark = pytest.mark.anyio
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&{{7*7}}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A page over a fleet that has heard a maintainer, and an admin who looks."""
+
+    web: RunningWeb
+    admin: httpx.AsyncClient
+    fleet: RunningFleet
+    plane: FleetPlaneClient
+
+
+@pytest.fixture
+async def scene(tmp_path: Path, fake: FakeControlPlane) -> AsyncIterator[Scene]:
+    async with scene_over(tmp_path, fake) as found:
+        await found.plane.beat_maintainer(maintainer.status())
+        yield found
+
+
+@asynccontextmanager
+async def scene_over(tmp_path: Path, fake: FakeControlPlane) -> AsyncIterator[Scene]:
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet", nodes=2, pool={"max_nodes": 8}) as fleet,
+        connect_fleet(fleet.address, TOKEN) as plane,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+        web.logged_in() as admin,
+    ):
+        await web.until_fed()
+        await web.until_live(admin, sequence=150)
+        yield Scene(web=web, admin=admin, fleet=fleet, plane=plane)
+
+
+def words(answer: httpx.Response) -> str:
+    """A page as text, in one line."""
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", answer.text)))
+
+
+async def test_without_a_fleet_service_or_without_a_maintainer_the_page_says_how_to_have_one(
+    web: RunningWeb, tmp_path: Path, fake: FakeControlPlane
+) -> None:
+    async with web.logged_in() as client:
+        assert "astraflow run RECIPE --fleet" in (await client.get("/maintainer")).text
+        assert (await client.get("/api/v1/maintainer")).status_code == 503
+        assert "No fleet service" in (await client.get("/maintainer/transcript")).text
+    async with scene_over(tmp_path / "other", fake) as scene:
+        page = (await scene.admin.get("/maintainer")).text
+        assert "No maintainer has been heard" in page
+        assert "astraflow run RECIPE --fleet --maintainer scripted" in page
+        assert "astraflow serve maintainer maintainer.toml --dataflow 127.0.0.1:" in page
+        assert f"--fleet {scene.fleet.address}" in page
+        assert (await scene.admin.get("/api/v1/maintainer")).json()["status"] is None
+
+
+async def test_the_page_says_who_it_is_how_it_is_and_what_it_has_used(scene: Scene) -> None:
+    page = await scene.admin.get("/maintainer")
+    assert "stand-in: no model is asked" in words(page)
+    assert "scripted good" in words(page)
+    assert "its plans wait for a person" in words(page)
+    assert "33,000 of 40,000" in words(page)
+    assert "spent" in words(page)
+    assert re.search(r'class="budget" data-level="bad"', page.text)
+    assert "launch failures" in words(page)
+    assert 'href="/kill"' in page.text
+    await scene.plane.beat_maintainer(
+        maintainer.status(state=MaintainerState.BACKING_OFF, troubles=("the model has failed 3 times in a row",))
+    )
+    scene.web.clock.push(2)
+    later = words(await scene.admin.get("/maintainer/state"))
+    assert "the model's service fails" in later
+    assert "failed 3 times in a row" in later
+
+
+async def test_a_proposal_shows_its_effect_and_is_approved_once(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    here = f"/maintainer/proposals/{proposal.plan.id}"
+    page = await scene.admin.get("/maintainer")
+    assert "1 proposal waits for a person" in words(page)
+    assert "2 → 5" in words(page)
+    assert re.search(r'data-behavior="until" data-at="\d+\.\d"', page.text)
+    asked = await scene.admin.get(here)
+    assert "Resize eu: 2 to 5 nodes?" in words(asked)
+    assert "launches fail in us" in words(asked)
+    assert scene.fleet.parts.states() == {"ready": 2}, "looking does nothing"
+    for _ in range(2):
+        told = await scene.admin.post(f"{here}/approve", data={"key": "k", "reason": "the trainer waits"})
+        assert "3 launched" in await flash_of(scene.admin, told)
+    assert scene.fleet.parts.states() == {"ready": 2, "intended": 3}
+    audit = words(await scene.admin.get("/audit?action=maintainer.approve"))
+    assert "the trainer waits" in audit
+    after = words(await scene.admin.get("/maintainer"))
+    assert "Nothing waits for a person" in after
+    assert "approved" in after
+    late = await scene.admin.post(f"{here}/reject", data={"key": "n", "reason": "too late"})
+    assert "It was not rejected" in await flash_of(scene.admin, late)
+
+
+async def test_a_proposal_is_rejected_with_a_reason_which_the_maintainers_journal_keeps(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    here = f"/maintainer/proposals/{proposal.plan.id}/reject"
+    bare = await scene.admin.post(here, data={"key": "a"})
+    assert "a rejection needs a reason" in await flash_of(scene.admin, bare)
+    async with scene.web.in_role(scene.admin, "operator") as operator:
+        told = await operator.post(here, data={"key": "b", "reason": "the eu is dear today"})
+        assert "is rejected" in await flash_of(operator, told)
+    assert scene.fleet.parts.states() == {"ready": 2}
+    page = words(await scene.admin.get("/maintainer"))
+    assert "some-operator: the eu is dear today" in page
+    gone = await scene.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "c"})
+    assert "It was not approved" in await flash_of(scene.admin, gone)
+    assert scene.fleet.parts.states() == {"ready": 2}
+
+
+async def test_who_may_not_approve_is_told_who_can(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    for role in ("viewer", "agent"):
+        async with scene.web.in_role(scene.admin, role) as client:
+            page = words(await client.get(f"/maintainer/proposals/{proposal.plan.id}"))
+            assert "This needs role operator, to approve what an agent proposes" in page
+            assert "Who can grant it: admin" in page
+            assert "/approve" not in (await client.get(f"/maintainer/proposals/{proposal.plan.id}")).text
+            refused = await client.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
+            assert refused.status_code == 403
+            assert (await client.post("/maintainer/mode", data={"mode": "auto", "key": "m"})).status_code == 403
+    assert scene.fleet.parts.states() == {"ready": 2}
+    assert (await scene.plane.maintainer()).mode is MaintainerMode.PROPOSE
+
+
+async def test_a_plan_that_was_never_proposed_is_not_applied_by_approving_it(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 3)
+    request = proposal.plan.request
+    other = await scene.plane.plan(request)
+    async with scene.web.in_role(scene.admin, "operator") as operator:
+        told = await operator.post(f"/maintainer/proposals/{other.id}/approve", data={"key": "k"})
+        assert "waits for nobody" in await flash_of(operator, told)
+    assert scene.fleet.parts.states() == {"ready": 2}
+
+
+async def test_the_mode_is_set_by_people_and_the_maintainer_hears_of_it(scene: Scene) -> None:
+    async with scene.web.in_role(scene.admin, "operator") as operator:
+        told = await operator.post("/maintainer/mode", data={"mode": "shadow", "reason": "a look first", "key": "m"})
+        assert "The maintainer is in mode shadow" in await flash_of(operator, told)
+    orders = await scene.plane.beat_maintainer(maintainer.status())
+    assert orders.mode is MaintainerMode.SHADOW
+    assert "set by some-operator" in words(await scene.admin.get("/maintainer"))
+    assert "a look first" in words(await scene.admin.get("/audit?action=maintainer.mode"))
+    wild = await scene.admin.post("/maintainer/mode", data={"mode": "wild", "key": "w"})
+    assert "is no mode" in await flash_of(scene.admin, wild)
+
+
+async def test_the_transcript_is_shown_by_wakes_in_pages_of_one_chain(scene: Scene) -> None:
+    chain = await maintainer.keep(scene.plane, maintainer.transcript(wakes=40))
+    page = await scene.admin.get("/maintainer")
+    assert "launch failures in us" in words(page)
+    assert "Guard, of the plan" in words(page)
+    assert "4 nodes are more than 2 away" in words(page)
+    first = await scene.admin.get("/maintainer/transcript")
+    assert "Entries 122 to 321 follow one another" in words(first)
+    newer = maintainer.transcript(wakes=1, text="a later one")
+    await maintainer.keep(scene.plane, newer)
+    older = re.search(r'rel="next" href="([^"]+)"', first.text)
+    assert older is not None
+    second = await scene.admin.get(html.unescape(older[1]))
+    assert f"Chain {chain[:12]}" in words(second), "pages stay in their transcript, though another is newer"
+    assert "Entries 0 to 121 follow one another" in words(second)
+    assert 'rel="next"' not in second.text
+    one = await scene.admin.get(f"/maintainer/transcript?chain={chain}&wake=w-00000007")
+    assert "8 entries" in words(one)
+    rows = (await scene.admin.get(f"/maintainer/transcript.json?chain={chain}&wake=w-00000007")).json()
+    assert [row["kind"] for row in rows][-1] == "wake"
+    csv = (await scene.admin.get(f"/maintainer/transcript.csv?chain={chain}")).text
+    assert len(csv.splitlines()) == 201
+
+
+async def test_what_the_maintainer_says_stays_text(scene: Scene) -> None:
+    await maintainer.keep(scene.plane, maintainer.transcript(text=HOSTILE))
+    proposal = await maintainer.propose(scene.plane, POOL, 5, reason=HOSTILE)
+    await scene.plane.hand_over(HOSTILE, actor=maintainer.AGENT, key="n", reason=HOSTILE)
+    await scene.plane.beat_maintainer(
+        maintainer.status(model=HOSTILE, troubles=(HOSTILE,), last_signals=(HOSTILE,), last_wake=HOSTILE)
+    )
+    await scene.plane.kill_switch(KillScope.AGENTS, actor=maintainer.AGENT, key="k", reason=HOSTILE)
+    scene.web.clock.push(2)
+    for path in (
+        "/maintainer",
+        "/maintainer/state",
+        "/maintainer/transcript",
+        f"/maintainer/proposals/{proposal.plan.id}",
+    ):
+        page = (await scene.admin.get(path)).text
+        assert "&lt;script&gt;alert(1)" in page, path
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+        assert "&amp;49" not in page
+    odd = await scene.admin.get("/maintainer/transcript", params={"wake": HOSTILE})
+    assert "<script>alert" not in odd.text
+
+
+async def test_programs_see_and_decide_the_same_over_the_api(scene: Scene) -> None:
+    chain = await maintainer.keep(scene.plane, maintainer.transcript())
+    yes = await maintainer.propose(scene.plane, POOL, 5)
+    made = await scene.admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
+    async with scene.web.client() as program:
+        program.headers["authorization"] = f"Bearer {shown_secret(made)}"
+        seen = (await program.get("/api/v1/maintainer")).json()
+        assert (seen["mode"], seen["status"]["is_simulated"]) == ("propose", True)
+        items = (await program.get("/api/v1/maintainer/proposals")).json()["items"]
+        assert [(item["state"], item["plan"]["target"]) for item in items] == [("waiting", 5)]
+        path = f"/api/v1/maintainer/proposals/{yes.plan.id}"
+        assert (await program.get(path)).json()["plan"]["launches"] == 3
+        assert (await program.post(f"{path}/approve", json={"reason": "fine"})).status_code == 422, "without a key"
+        headers = {"idempotency-key": "one"}
+        first = await program.post(f"{path}/approve", json={"reason": "fine"}, headers=headers)
+        again = await program.post(f"{path}/approve", json={"reason": "fine"}, headers=headers)
+        assert (first.status_code, first.json()) == (200, again.json())
+        no = await program.post(f"{path}/reject", json={"reason": "no"}, headers={"idempotency-key": "two"})
+        assert no.status_code == 409
+        mode = await program.put(
+            "/api/v1/maintainer/mode", json={"mode": "auto", "reason": "r"}, headers={"idempotency-key": "three"}
+        )
+        assert mode.json()["kind"] == "maintainer_mode"
+        page = (await program.get("/api/v1/maintainer/transcript", params={"limit": 4})).json()
+        assert (page["chain"], page["is_whole"], len(page["items"])) == (chain, True, 4)
+        params = {"before": page["older"], "chain": chain}
+        rest = (await program.get("/api/v1/maintainer/transcript", params=params)).json()
+        assert (len(rest["items"]), rest["older"]) == (6, None)
+        assert (await program.get("/api/v1/maintainer/proposals/nothing")).status_code == 404
+
+
+async def test_a_fleet_service_that_is_lost_leaves_what_was_known(scene: Scene) -> None:
+    await scene.admin.get("/maintainer")
+    scene.fleet.parts.liaison.view = _fails  # type: ignore[method-assign,assignment] # a fault
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer/state"))
+    assert "The fleet service does not answer" in page
+    assert "scripted good" in page
+
+
+def _fails() -> None:
+    raise RuntimeError("broken")
