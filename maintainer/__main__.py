@@ -1,4 +1,4 @@
-"""`python -m maintainer`: run it, wake it once, show what a model is told, or judge a transcript again."""
+"""`python -m maintainer`: run it, wake it once, show what a model is told, judge a transcript again, or speak MCP."""
 
 import argparse
 import asyncio
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _prompt(chosen)
             case "once":
                 return _once(chosen)
+            case "mcp":
+                return _mcp(chosen)
             case _:
                 return _run(chosen)
     except AstraFlowError as problem:
@@ -138,17 +140,70 @@ def _replay(file: Path) -> int:
     return EXIT_FAILED if found.differences else 0
 
 
+def _mcp(chosen: argparse.Namespace) -> int:
+    """Over stdio nothing is printed: standard output is the protocol's."""
+    logs.configure(level="WARNING")
+    logs.bind(role="mcp")
+    try:
+        from maintainer.mcp_http import McpDoor, kept_token
+        from maintainer.mcp_service import built_mcp, serve_mcp
+    except ImportError as problem:
+        raise InvalidInput(f"MCP needs what is not installed ({problem}): pip install 'astraflow[mcp]'") from None
+    token, door = _token(), None
+    if chosen.http:
+        secret, where = kept_token(chosen.directory)
+        host, _, port = chosen.http.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidInput(f"{chosen.http[:80]!r} is no HOST:PORT to listen on")
+        certificate = {"certificate": chosen.tls_certificate, "key": chosen.tls_key, "names": chosen.advertise}
+        door = McpDoor(token=secret, host=host.strip("[]"), port=int(port), **certificate)
+        print(f"token in {where}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
+
+    async def run(stop: asyncio.Event) -> None:
+        async with built_mcp(
+            dataflow=chosen.dataflow,
+            fleet=chosen.fleet,
+            token=token,
+            authority=chosen.authority,
+            name=chosen.name,
+            is_read_only=chosen.read_only,
+            shows_names=chosen.show_names,
+        ) as server:
+            await serve_mcp(
+                server,
+                door=door,
+                stop=stop,
+                on_ready=lambda url: print(f"ready {url}", flush=True),  # noqa: T201 (what its parent waits for)
+            )
+
+    return run_process(run)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m maintainer", description="Looks after the pools of a run.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, told in (("run", "until it is told to stop"), ("once", "one wake"), ("prompt", "what a model is told")):
+    several = {
+        "run": "until it is told to stop",
+        "once": "one wake",
+        "prompt": "what a model is told",
+        "mcp": "its tools for other agents",
+    }
+    for name, told in several.items():
         command = commands.add_parser(name, help=told)
         is_needed = name != "prompt"
-        command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
+        if name != "mcp":
+            command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
         command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
         command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")
         command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for the transcript")
         command.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
+    command.add_argument("--http", default="", metavar="HOST:PORT", help="over HTTP; over stdio by default")
+    command.add_argument("--read-only", action="store_true", help="no tool that writes is there")
+    command.add_argument("--show-names", action="store_true", help="pools, types and regions by their names")
+    command.add_argument("--name", default="mcp", help="of the agent, in the journal")
+    command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
+    command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
+    command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
     replay = commands.add_parser("replay", help="judge the plans of a transcript again")
     replay.add_argument("file", type=Path)
     return parser
