@@ -42,7 +42,7 @@ def simulate(scenario: Scenario, *, seed: int = 0, is_fixed: bool = False, rule:
 class Simulation:
     """One run. `run` plays it with a rule; somebody else who decides takes its steps: happen, signals, note, advance."""
 
-    def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool, rule: Decide) -> None:
+    def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool = False, rule: Decide = decide) -> None:
         self._scenario = scenario
         self._is_fixed = is_fixed
         self._rule = rule
