@@ -128,6 +128,13 @@ class World:
         self.column["phase"][rows] = Phase.GONE
         self._schedule()
 
+    def doom(self, node: str, *, at: float) -> None:
+        """Have a node that is on its way fail."""
+        row = self.ids.index(node)
+        self.column["fails"][row] = True
+        self.column["changes_at"][row] = at
+        self._schedule()
+
     def advance(self, now: float) -> None:
         """What time brings until `now`."""
         if now < self._next_change:

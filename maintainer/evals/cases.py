@@ -6,6 +6,8 @@ from typing import Any
 from maintainer.evals.case import Case, Fault, Group
 
 _HOURS = 2.0
+SLOW_S = 600.0
+"""From order to first task, of large machines."""
 
 
 def _small(nodes: int = 6, *, hours: float = _HOURS, **pool: Any) -> dict[str, Any]:
@@ -17,15 +19,15 @@ def _right(name: str, summary: str, scenario: str, overrides: Mapping[str, Any])
     return Case(name=name, group=Group.RIGHT, summary=summary, scenario=scenario, overrides=overrides)
 
 
-def _two(us: int = 4, eu: int = 4, *, hours: float = 1.5, **us_more: Any) -> dict[str, Any]:
+def _two(us: int = 4, eu: int = 4, *, hours: float = 2.0, **us_more: Any) -> dict[str, Any]:
     """Two regions at one price; after half an hour twice the demand, all of which the rule orders in the first."""
-    bounds = {"price_per_hour": 1.0, "max_nodes": 40}
+    bounds = {"price_per_hour": 1.0, "max_nodes": 40, "launch_delay_s": SLOW_S}
     return {
         "hours": hours,
         "trainer": {"batch_groups": 16},
         "pools": {
-            "us": {"nodes": us, "bounds": {**bounds, "price_per_hour": 0.8}, **us_more},
-            "eu": {"nodes": eu, "bounds": bounds},
+            "us": {"nodes": us, "launch_delay_s": SLOW_S, "bounds": {**bounds, "price_per_hour": 0.8}, **us_more},
+            "eu": {"nodes": eu, "launch_delay_s": SLOW_S, "bounds": bounds},
         },
         "events": [{"at_h": 0.5, "kind": "demand", "factor": 2.0}],
         "sizer": {"pool_share": 1.0},
@@ -40,11 +42,20 @@ _STARVED = {
 }
 
 _SPOT = {
-    "hours": 1.5,
+    "hours": 2.0,
     "trainer": {"batch_groups": 16},
     "pools": {
-        "spot": {"nodes": 4, "life_h": 0.0, "bounds": {"price_per_hour": 0.8, "max_nodes": 40}},
-        "on-demand": {"nodes": 4, "bounds": {"price_per_hour": 1.0, "max_nodes": 40}},
+        "spot": {
+            "nodes": 4,
+            "life_h": 0.0,
+            "launch_delay_s": SLOW_S,
+            "bounds": {"price_per_hour": 0.8, "max_nodes": 40, "launch_delay_s": SLOW_S},
+        },
+        "on-demand": {
+            "nodes": 4,
+            "launch_delay_s": SLOW_S,
+            "bounds": {"price_per_hour": 1.0, "max_nodes": 40, "launch_delay_s": SLOW_S},
+        },
     },
     "events": [{"at_h": 0.5, "kind": "demand", "factor": 2.0}],
     "sizer": {"pool_share": 1.0, "base_on_demand": 0},

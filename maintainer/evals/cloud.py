@@ -32,6 +32,8 @@ from maintainer.fleet.providers.base import (
 
 KIND = "simulated"
 EPISODES_PER_GROUP = 8
+CRASH_S = 90.0
+"""From a launch to the end of a machine that does not come up."""
 SIMULATED = ("nodes", "trainer", "provider")
 
 
@@ -117,10 +119,10 @@ class SimulatedCloud:
         self.machines[node] = machine
         self._of_launch[launch_id].append(node)
         if "image" in kinds:
-            world["fails"][-1] = True
+            world.doom(node, at=self._now + CRASH_S)
             machine.message = "the container exited with code 1: crash loop, image astraflow/node:broken"
         if "timeout" in kinds:
-            world["fails"][-1] = True
+            world.doom(node, at=self._now + CRASH_S)
             raise Retry("timed out: no answer within 120 s")
         return Handle(provider=KIND, id=node, launch_id=launch_id)
 
@@ -141,7 +143,8 @@ class SimulatedCloud:
         return self._seen(handle.id)
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(kind=KIND, simulated=("machines",), has_spot=True, notice_s=120.0, launch_delay_s=300.0)
+        delay_s = max(config.launch_delay_s for _, config in self.simulation.world.pools)
+        return Capabilities(kind=KIND, simulated=("machines",), has_spot=True, notice_s=120.0, launch_delay_s=delay_s)
 
     async def quote(self, spec: LaunchSpec) -> Quote:
         return Quote(usd_per_hour=self._price(spec.tags.pool), launch_delay_s=300.0, source="the scenario")

@@ -18,10 +18,10 @@ MOST_MOVED = 2
 """Nodes at once, by the good one."""
 WAITS = 0.03
 """Share of waiting from which a trainer is short of data."""
-HOLD_MINUTES = 10
-"""What was launched beside the rule's orders is kept until it works: before that the rule does not see it."""
-ENOUGH = 0.95
+LONGEST_HOLD_MINUTES = 60
+ENOUGH = 0.8
 """Capacity over demand below which nodes are missing: the rest is noise."""
+QUESTION = "what would it cost, and may it be"
 OWN_CAPS = frozenset({"action_budget", "mode"})
 """Caps that people need not hear of."""
 
@@ -99,13 +99,14 @@ def good(talk: Talk) -> list[Step]:
     """Moves work where launches succeed, retires what is slow, tells people what only they can do; else nothing."""
     for call, plan in talk.made("fleet_plan"):
         tried = {one.arguments["plan_id"] for one, _ in talk.made("fleet_apply") if one.arguments is not None}
-        if plan.get("verdict") in ("allowed", "needs_approval") and plan["plan_id"] not in tried:
+        if not _is_question(call) and plan.get("verdict") in ("allowed", "needs_approval") and plan["plan_id"] not in tried:
             return [talk.call("fleet_apply", plan_id=plan["plan_id"], idempotency_key=f"apply-{call.id}")]
     for call, reply in talk.made("fleet_apply"):
         plan = next(one for _, one in talk.made("fleet_plan") if one.get("plan_id") == (call.arguments or {})["plan_id"])
         if reply.get("outcome") == "applied" and reply["launched"] and not talk.made("fleet_hold"):
-            reason = "what was launched here is kept until it works"
-            return [talk.call("fleet_hold", pool=plan["pool"], minutes=HOLD_MINUTES, reason=reason)]
+            minutes = min(LONGEST_HOLD_MINUTES, 1 + int(plan["eta_s"] // 30))  # twice as long as launches take
+            reason = "what was launched here is kept until it works: before that the rule does not see it"
+            return [talk.call("fleet_hold", pool=plan["pool"], minutes=minutes, reason=reason)]
     for signal in talk.signals:
         step = _ANSWERS.get(signal["signal"], _nothing)(talk, signal)
         if step is not None:
@@ -123,8 +124,10 @@ def _elsewhere(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
         return talk.call("fleet_report", pool=pool["pool"], format="detailed")
     missing = min(MOST_MOVED, (pool["rule_target"] or pool["target"]) - _there(pool))
     other = _other(talk, pool)
-    if other is not None and missing > 0 and _is_short(seen) and not talk.made("fleet_plan"):
-        target = min(other["max_nodes"], max(_there(other), other["rule_target"] or 0) + missing)
+    if other is not None and missing > 0 and _has_room(other) and _is_short(seen) and not _has_moved(talk):
+        there = _there(other)
+        rule = other["rule_target"] if other["rule_target"] is not None else there
+        target = min(other["max_nodes"], rule + MOST_MOVED, max(there, rule) + missing)
         reason = f"{signal['signal']} in {pool['pool']} ({signal['value']:g}): nodes here instead"
         return talk.call("fleet_plan", pool=other["pool"], target=target, retire=None, reason=reason)
     if signal["signal"] == "launch_failures" and not talk.made("fleet_escalate"):
@@ -135,17 +138,38 @@ def _elsewhere(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
 
 
 def _unaffordable(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
-    """The rule's target is not reached because one more node here is more than the pool may cost: take it elsewhere."""
+    """The rule's target is not reached: ask what one more node would cost, and take it elsewhere if that is too much."""
     pool = talk.pool(signal["pool"])
     if pool is None or signal["value"] >= 0 or (pool["rule_target"] or 0) <= pool["target"]:
         return None
     seen = _looked_at(talk, pool)
     if seen is None:
         return talk.call("fleet_report", pool=pool["pool"], format="detailed")
-    most, price = seen["usd_per_hour_max"], pool["usd_per_node_hour"]
-    if most is None or price is None or pool["usd_per_hour"] + price <= most:
+    if seen["usd_per_hour_max"] is None or not _is_short(seen):
         return None
-    return _elsewhere(talk, signal)
+    asked = next((plan for call, plan in talk.made("fleet_plan") if _is_question(call, pool["pool"])), None)
+    if asked is None:
+        target = min(pool["rule_target"], _there(pool) + MOST_MOVED)
+        return talk.call("fleet_plan", pool=pool["pool"], target=target, retire=None, reason=QUESTION)
+    is_too_dear = any("usd" in finding["code"] for finding in asked.get("findings", ()))
+    return _elsewhere(talk, signal) if is_too_dear else None
+
+
+def _has_room(pool: Mapping[str, Any]) -> bool:
+    """Whether nodes may be added without a person: the guard allows a few beyond the rule's target."""
+    rule = pool["rule_target"] if pool["rule_target"] is not None else _there(pool)
+    return bool(_there(pool) < min(pool["max_nodes"], rule + MOST_MOVED))
+
+
+def _has_moved(talk: Talk) -> bool:
+    """One plan that counts is enough for a wake."""
+    return any(not _is_question(call) for call, _ in talk.made("fleet_plan"))
+
+
+def _is_question(call: ToolCall, pool: str | None = None) -> bool:
+    """A plan that is made to learn what the guard says of it, and is not applied."""
+    given = call.arguments or {}
+    return given.get("reason") == QUESTION and pool in (None, given.get("pool"))
 
 
 def _looked_at(talk: Talk, pool: Mapping[str, Any]) -> dict[str, Any] | None:
