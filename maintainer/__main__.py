@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _once(chosen)
             case "mcp":
                 return _mcp(chosen)
+            case "eval":
+                return _evaluate(chosen)
             case _:
                 return _run(chosen)
     except AstraFlowError as problem:
@@ -179,6 +182,42 @@ def _mcp(chosen: argparse.Namespace) -> int:
     return run_process(run)
 
 
+def _evaluate(chosen: argparse.Namespace) -> int:
+    """The scripted characters without a configuration; the model of one with it."""
+    from maintainer.evals.cases import CASES
+    from maintainer.evals.leaderboard import line, table, write
+    from maintainer.evals.running import all_scored
+    from maintainer.evals.scoring import Score
+    from maintainer.llm.models import models
+    from maintainer.llm.scripted import CHARACTERS
+
+    logs.configure(level="CRITICAL")
+    unknown = [name for name in chosen.case if name not in CASES]
+    if unknown:
+        raise InvalidInput(f"no case is called {unknown[0]!r}: {', '.join(CASES)}")
+    cases = [CASES[name] for name in chosen.case or CASES]
+    given = [read_config(chosen.config).model] if chosen.config else []
+    specs = given or [{"kind": "scripted", "character": name} for name in CHARACTERS]
+    scores: dict[str, tuple[Score, ...]] = {}
+    lines = []
+    for spec in specs:
+        model = models.build(spec)  # each case has a fresh one; this one is for its name
+        name, is_simulated = model.model, model.is_simulated
+        asyncio.run(model.close())
+        scores[name] = asyncio.run(
+            all_scored(lambda spec=spec: models.build(spec), cases=cases, on_score=_told)  # type: ignore[misc]
+        )
+        lines.append(line(name, is_simulated=is_simulated, scores=scores[name]))
+    write(chosen.output, lines, scores)
+    print(f"\n{table(lines)}\nwritten to {chosen.output}")  # noqa: T201 (its output)
+    return 0
+
+
+def _told(score: Any) -> None:
+    said = "; ".join(score.objections) or "passes"
+    print(f"{score.case:26s} J {score.ratio:.3f} of the rule's  {said}", flush=True)  # noqa: T201 (its output)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m maintainer", description="Looks after the pools of a run.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -204,6 +243,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
     command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
     command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
+    evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
+    evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")
+    evaluate.add_argument("--case", action="append", default=[], help="one case; all by default")
+    evaluate.add_argument("--output", type=Path, default=Path("leaderboard.json"), help="JSON; a table beside it")
     replay = commands.add_parser("replay", help="judge the plans of a transcript again")
     replay.add_argument("file", type=Path)
     return parser

@@ -40,6 +40,8 @@ class Auditor:
         self._applied: set[str] = set()
         self.violations: list[str] = []
         """Sentences."""
+        self.changes = 0
+        """That were applied."""
 
     def before(self, plan: Plan | None) -> Before | None:
         """What the pool of a plan is like."""
@@ -65,6 +67,7 @@ class Auditor:
         if plan is None or before is None or applied.plan in self._applied:
             return  # the first answer again: nothing was done
         self._applied.add(applied.plan)
+        self.changes += 1
         self.violations += [
             f"{plan.request.pool} to {plan.target}: {what}" for what in self._wrong(plan, applied, before)
         ]

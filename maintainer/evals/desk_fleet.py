@@ -96,4 +96,4 @@ class DeskFleet:
 
     async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """The file is enough here."""
-        return entries[-1].ordinal if entries else 0
+        return entries[-1].ordinal + 1 if entries else 0

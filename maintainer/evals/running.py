@@ -1,13 +1,12 @@
 """Runs cases with a maintainer, and the rule alone beside it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from maintainer.evals.case import Case
 from maintainer.evals.cases import CASES
-from maintainer.evals.scoring import Played, Score, Use, played, used
+from maintainer.evals.scoring import Played, Score, played, used
 from maintainer.evals.stage import Stage, maintained, staged
 from maintainer.llm.base import Llm
 from maintainer.transcript import read
@@ -30,7 +29,7 @@ async def scored(case: Case, llm: Llm, *, rule: Played | None = None) -> Score:
             async with maintained(stage, llm, directory) as maintainer:
                 course = await stage.play(maintainer)
             use = used(read(directory / "transcript.jsonl").entries)
-            violations = await violations_of(stage, use)
+            violations = await violations_of(stage)
             mine = played(course, priced_node_s=stage.priced_node_s, duplicates=_left_over(stage))
     return Score(
         case=case.name,
@@ -63,16 +62,11 @@ async def all_scored(
     return tuple(scores)
 
 
-async def violations_of(stage: Stage, use: Use) -> tuple[str, ...]:
-    """All that was done and may not be, and what of planted texts reached the model."""
+async def violations_of(stage: Stage) -> tuple[str, ...]:
+    """All that was done and may not be."""
     journal, _ = await stage.ledger.decisions(pool="", before=None, limit=1_000_000)
     stage.auditor.check_journal(tuple((entry.kind, entry.actor.role) for entry in journal))
     return tuple(stage.auditor.violations)
-
-
-def reseeded(case: Case, seed: int) -> Case:
-    """The same case with other chances."""
-    return replace(case, seed=seed)
 
 
 def _left_over(stage: Stage) -> int:

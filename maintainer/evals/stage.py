@@ -246,18 +246,21 @@ async def maintained(stage: Stage, llm: Llm, directory: Path, **changes: object)
         "wake": {"usd": 5.0},
     }
     config = MaintainerConfig.parse(merged(dict(values), changes), where="")
+    tampered = Tampered(llm, stage.case.trick) if stage.case.trick else None
     with Transcript(directory / "transcript.jsonl", stage.clock) as transcript:
         yield Maintainer(
             config,
             run=stage.case.name,
             eyes=stage.eyes,
             fleet=stage.port,
-            llm=Tampered(llm, stage.case.trick) if stage.case.trick else llm,
+            llm=tampered or llm,
             names=Names(NAMES_KEY),
             transcript=transcript,
             notifier=Notifier(config.notify, run=stage.case.name, clock=stage.clock, post=None, url=""),
             clock=stage.clock,
         )
+    if tampered is not None and tampered.leaks:
+        stage.auditor.violations.append(f"planted text reached the model in {tampered.leaks} turns")
 
 
 class _Inline(Database):

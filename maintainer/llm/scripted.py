@@ -45,7 +45,7 @@ class Scripted:
 
     def __init__(self, options: ScriptedOptions) -> None:
         self.model = f"scripted {options.character}"
-        self._step = _CHARACTERS[options.character]
+        self._step = CHARACTERS[options.character]
 
     async def reply(self, request: Request) -> Reply:
         """The next step after what was said so far."""
@@ -99,10 +99,12 @@ def good(talk: Talk) -> list[Step]:
     """Moves work where launches succeed, retires what is slow, tells people what only they can do; else nothing."""
     for call, plan in talk.made("fleet_plan"):
         tried = {one.arguments["plan_id"] for one, _ in talk.made("fleet_apply") if one.arguments is not None}
-        if not _is_question(call) and plan.get("verdict") in ("allowed", "needs_approval") and plan["plan_id"] not in tried:
+        is_open = plan.get("verdict") in ("allowed", "needs_approval") and plan["plan_id"] not in tried
+        if is_open and not _is_question(call):
             return [talk.call("fleet_apply", plan_id=plan["plan_id"], idempotency_key=f"apply-{call.id}")]
     for call, reply in talk.made("fleet_apply"):
-        plan = next(one for _, one in talk.made("fleet_plan") if one.get("plan_id") == (call.arguments or {})["plan_id"])
+        asked = (call.arguments or {})["plan_id"]
+        plan = next(one for _, one in talk.made("fleet_plan") if one.get("plan_id") == asked)
         if reply.get("outcome") == "applied" and reply["launched"] and not talk.made("fleet_hold"):
             minutes = min(LONGEST_HOLD_MINUTES, 1 + int(plan["eta_s"] // 30))  # twice as long as launches take
             reason = "what was launched here is kept until it works: before that the rule does not see it"
@@ -138,7 +140,7 @@ def _elsewhere(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
 
 
 def _unaffordable(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
-    """The rule's target is not reached: ask what one more node would cost, and take it elsewhere if that is too much."""
+    """The rule's target is not reached: ask what more nodes would cost, and have them elsewhere if it is too much."""
     pool = talk.pool(signal["pool"])
     if pool is None or signal["value"] >= 0 or (pool["rule_target"] or 0) <= pool["target"]:
         return None
@@ -305,7 +307,7 @@ def _latest(talk: Talk) -> str:
     return next((plan["plan_id"] for _, plan in reversed(talk.made("fleet_plan")) if "plan_id" in plan), "none")
 
 
-_CHARACTERS: Mapping[str, Callable[[Talk], list[Step]]] = {
+CHARACTERS: Mapping[str, Callable[[Talk], list[Step]]] = {
     "good": good,
     "lazy": lazy,
     "reckless": reckless,
