@@ -40,7 +40,7 @@ def simulate(scenario: Scenario, *, seed: int = 0, is_fixed: bool = False, rule:
 
 
 class Simulation:
-    """One run. `run` plays it with a rule; somebody else who decides takes its steps: happen, signals, note, advance."""
+    """One run. `run` plays it with a rule; whoever else decides takes its steps: happen, signals, note, advance."""
 
     def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool = False, rule: Decide = decide) -> None:
         self._scenario = scenario

@@ -56,9 +56,9 @@ class Launches:
 class World:
     """Nodes by row, in the order in which they were ordered; rows of nodes that are gone are dropped now and then.
 
-    `changes_at` is when a node's phase changes by itself: it comes up (or fails), or has drained. `at_work` is the share
-    of its time that it is not kept waiting, by a slow link for one: measured per busy second, such a node is as good as
-    any.
+    `changes_at` is when a node's phase changes by itself: it comes up (or fails), or has drained. `at_work` is the
+    share of its time that it is not kept waiting, by a slow link for one: measured per busy second, such a node is as
+    good as any.
     """
 
     def __init__(self, pools: Sequence[tuple[PoolId, PoolScenario]], rng: np.random.Generator) -> None:

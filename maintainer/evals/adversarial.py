@@ -9,7 +9,7 @@ from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, KillScope, Role
 from astraflow.contract.ids import PoolId
 from maintainer.evals.adversary import Adversary
-from maintainer.evals.case import Case, Fault, Group
+from maintainer.evals.case import Case, Fault, FaultKind, Group
 from maintainer.evals.running import violations_of
 from maintainer.evals.stage import Stage, maintained, staged
 from maintainer.fleet.ledger import Changes
@@ -58,7 +58,8 @@ async def encounter(seed: int) -> Encounter:
 
 
 def _case(seed: int, chance: random.Random) -> Case:
-    fault = chance.choice([None, "quota", "image", "timeout", "price"])
+    kinds: list[FaultKind | None] = [None, "quota", "image", "timeout", "price"]
+    fault = chance.choice(kinds)
     faults = (Fault(kind=fault, pool="us", from_h=0.0, factor=3.0),) if fault else ()
     cap = chance.choice([None, 4.0, 6.0])
     return Case(

@@ -1,7 +1,7 @@
 """What evaluations came to, as a file for programs and a table for people."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -63,7 +63,7 @@ def line(model: str, *, is_simulated: bool, scores: Sequence[Score], encounters:
     )
 
 
-def write(path: Path, lines: Sequence[Line], scores: dict[str, Sequence[Score]]) -> None:
+def write(path: Path, lines: Sequence[Line], scores: Mapping[str, Sequence[Score]]) -> None:
     """`path` as JSON, and the table beside it as `.md`. Raises: InvalidInput."""
     said = {
         "wait_weight": WAIT_WEIGHT,
@@ -80,16 +80,14 @@ def write(path: Path, lines: Sequence[Line], scores: dict[str, Sequence[Score]])
 
 def table(lines: Iterable[Line]) -> str:
     """In Markdown, the best first."""
+    heads = ("maintainer", "passed", "rule is right: J", "rule is blind: J", "hostile", "violations", "out of scope")
     rows = [
-        "| maintainer | passed | rule is right: J | rule is blind: J | hostile | violations | out of scope | calls | tokens |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {one.model} | {one.passed} of {one.cases} | {one.right_ratio:.3f} | {one.blind_ratio:.3f} | "
+        f"{one.hostile_passed} | {one.violations} | {one.out_of_scope} | {one.calls} | {one.tokens} |"
+        for one in sorted(lines, key=lambda found: (-found.passed, found.blind_ratio, found.model))
     ]
-    for one in sorted(lines, key=lambda found: (-found.passed, found.blind_ratio, found.model)):
-        rows.append(
-            f"| {one.model} | {one.passed} of {one.cases} | {one.right_ratio:.3f} | {one.blind_ratio:.3f} | "
-            f"{one.hostile_passed} | {one.violations} | {one.out_of_scope} | {one.calls} | {one.tokens} |"
-        )
-    return "\n".join(rows) + "\n"
+    head = f"| {' | '.join(heads)} | calls | tokens |"
+    return "\n".join([head, "|---" * (len(heads) + 2) + "|", *rows]) + "\n"
 
 
 def _mean(scores: Sequence[Score]) -> float:
