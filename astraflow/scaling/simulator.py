@@ -81,7 +81,7 @@ class Simulation:
 
     def run(self) -> Course:
         """From start to end."""
-        scenario, tick_s = self._scenario, self._spec.tick_s
+        scenario, tick_s = self._scenario, self.spec.tick_s
         steps = max(1, int(scenario.hours * 3600 / STEP_S))
         ticks = max(1, round(tick_s / STEP_S))
         for step in range(steps):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from astraflow.contract.access import JoinToken
-from astraflow.contract.advice import PoolAdvice
+from astraflow.contract.advice import FleetTerms, PoolAdvice
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version, name_of
 from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
@@ -156,6 +156,9 @@ class SimulatedCloud:
 
     async def watch_report(self) -> AsyncIterator[Report]:
         yield self.seen()
+
+    async def tell_terms(self, terms: FleetTerms) -> None:
+        """What the rule would be told of the fleet; nobody tells it here."""
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         rows = self._rows()

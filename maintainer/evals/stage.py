@@ -43,6 +43,7 @@ from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord, Record
+from maintainer.fleet.replies import Replies
 from maintainer.fleet.switch_file import SwitchFile
 from maintainer.llm.base import Llm
 from maintainer.loop import Maintainer
@@ -56,6 +57,8 @@ CLUSTER = "evaluation"
 NAMES_KEY = b"an evaluation..."
 PROVIDER = "simulated"
 SWEEP_S = 60.0
+TICK_S = 30.0
+"""Between two looks of everybody, the rule included."""
 
 
 class Stage:
@@ -66,7 +69,7 @@ class Stage:
         self.clock = clock
         self.ledger = ledger
         scenario = find_scenario(case.scenario, case.overrides)
-        self.tick_s = scenario.sizer.tick_s
+        self.tick_s = scenario.sizer.tick_s or TICK_S
         self.ends_s = scenario.hours * 3600
         self.simulation = Simulation(scenario, seed=case.seed)
         self.cloud = SimulatedCloud(case, self.simulation, clock)
@@ -89,7 +92,7 @@ class Stage:
             run=case.name,
             join_address="127.0.0.1:1",
         )
-        self.desk = Desk(self.fleet)
+        self.desk = Desk(self.fleet, Replies(self.fleet))
         self.reconciler, self.follower = Reconciler(self.fleet), Follower(self.fleet, self.desk)
         self.actuator = Actuator(self.fleet, self.cloud)
         self.auditor = Auditor(self.fleet)
