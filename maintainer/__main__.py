@@ -1,4 +1,4 @@
-"""`python -m maintainer`: run it, wake it once, show what a model is told, or judge a transcript again."""
+"""`python -m maintainer`: run it, wake it once, show what a model is told, judge a transcript again, or speak MCP."""
 
 import argparse
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _prompt(chosen)
             case "once":
                 return _once(chosen)
+            case "mcp":
+                return _mcp(chosen)
+            case "eval":
+                return _evaluate(chosen)
             case _:
                 return _run(chosen)
     except AstraFlowError as problem:
@@ -138,17 +143,110 @@ def _replay(file: Path) -> int:
     return EXIT_FAILED if found.differences else 0
 
 
+def _mcp(chosen: argparse.Namespace) -> int:
+    """Over stdio nothing is printed: standard output is the protocol's."""
+    logs.configure(level="WARNING")
+    logs.bind(role="mcp")
+    try:
+        from maintainer.mcp_http import McpDoor, kept_token
+        from maintainer.mcp_service import built_mcp, serve_mcp
+    except ImportError as problem:
+        raise InvalidInput(f"MCP needs what is not installed ({problem}): pip install 'astraflow[mcp]'") from None
+    token, door = _token(), None
+    if chosen.http:
+        secret, where = kept_token(chosen.directory)
+        host, _, port = chosen.http.rpartition(":")
+        if not host or not port.isdigit():
+            raise InvalidInput(f"{chosen.http[:80]!r} is no HOST:PORT to listen on")
+        certificate = {"certificate": chosen.tls_certificate, "key": chosen.tls_key, "names": chosen.advertise}
+        door = McpDoor(token=secret, host=host.strip("[]"), port=int(port), **certificate)
+        print(f"token in {where}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
+
+    async def run(stop: asyncio.Event) -> None:
+        async with built_mcp(
+            dataflow=chosen.dataflow,
+            fleet=chosen.fleet,
+            token=token,
+            authority=chosen.authority,
+            name=chosen.name,
+            is_read_only=chosen.read_only,
+            shows_names=chosen.show_names,
+        ) as server:
+            await serve_mcp(
+                server,
+                door=door,
+                stop=stop,
+                on_ready=lambda url: print(f"ready {url}", flush=True),  # noqa: T201 (what its parent waits for)
+            )
+
+    return run_process(run)
+
+
+def _evaluate(chosen: argparse.Namespace) -> int:
+    """The scripted characters without a configuration; the model of one with it."""
+    from maintainer.evals.cases import CASES
+    from maintainer.evals.leaderboard import line, table, write
+    from maintainer.evals.running import all_scored
+    from maintainer.evals.scoring import Score
+    from maintainer.llm.models import models
+    from maintainer.llm.scripted import CHARACTERS
+
+    logs.configure(level="CRITICAL")
+    unknown = [name for name in chosen.case if name not in CASES]
+    if unknown:
+        raise InvalidInput(f"no case is called {unknown[0]!r}: {', '.join(CASES)}")
+    cases = [CASES[name] for name in chosen.case or CASES]
+    given = [read_config(chosen.config).model] if chosen.config else []
+    specs = given or [{"kind": "scripted", "character": name} for name in CHARACTERS]
+    scores: dict[str, tuple[Score, ...]] = {}
+    lines = []
+    for spec in specs:
+        model = models.build(spec)  # each case has a fresh one; this one is for its name
+        name, is_simulated = model.model, model.is_simulated
+        asyncio.run(model.close())
+        scores[name] = asyncio.run(
+            all_scored(lambda spec=spec: models.build(spec), cases=cases, on_score=_told)  # type: ignore[misc]
+        )
+        lines.append(line(name, is_simulated=is_simulated, scores=scores[name]))
+    write(chosen.output, lines, scores)
+    print(f"\n{table(lines)}\nwritten to {chosen.output}")  # noqa: T201 (its output)
+    return 0
+
+
+def _told(score: Any) -> None:
+    said = "; ".join(score.objections) or "passes"
+    print(f"{score.case:26s} J {score.ratio:.3f} of the rule's  {said}", flush=True)  # noqa: T201 (its output)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m maintainer", description="Looks after the pools of a run.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, told in (("run", "until it is told to stop"), ("once", "one wake"), ("prompt", "what a model is told")):
+    several = {
+        "run": "until it is told to stop",
+        "once": "one wake",
+        "prompt": "what a model is told",
+        "mcp": "its tools for other agents",
+    }
+    for name, told in several.items():
         command = commands.add_parser(name, help=told)
         is_needed = name != "prompt"
-        command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
+        if name != "mcp":
+            command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
         command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
         command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")
         command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for the transcript")
         command.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
+    command.add_argument("--http", default="", metavar="HOST:PORT", help="over HTTP; over stdio by default")
+    command.add_argument("--read-only", action="store_true", help="no tool that writes is there")
+    command.add_argument("--show-names", action="store_true", help="pools, types and regions by their names")
+    command.add_argument("--name", default="mcp", help="of the agent, in the journal")
+    command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
+    command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
+    command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
+    evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
+    evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")
+    evaluate.add_argument("--case", action="append", default=[], help="one case; all by default")
+    evaluate.add_argument("--output", type=Path, default=Path("leaderboard.json"), help="JSON; a table beside it")
     replay = commands.add_parser("replay", help="judge the plans of a transcript again")
     replay.add_argument("file", type=Path)
     return parser

@@ -34,14 +34,17 @@ T = TypeVar("T")
 AGAIN_S = 20.0
 """A change whose answer did not come is sent again, under its key, for so long."""
 
+KEPT_PLANS = 100
+"""A session of MCP may last for days; a plan is good for minutes."""
+
 ADVICE: Mapping[str, str] = {
-    "unknown_tool": "there is no such tool: use those that are listed",
+    "unknown_tool": "there is no such tool here: not pre-approved, do not retry; use those that are listed",
     "bad_arguments": "the arguments do not fit the tool's schema",
     "unknown_name": "there is no such pool, node or decision: take tokens and numbers from a report",
     "unknown_plan": "only a plan of this wake can be applied: plan first",
     "one_plan": "this pool has had its plan in this wake: do not plan again, end the wake or hold or escalate",
     "kill_switch": "the kill switch is on, or people have turned you off: not pre-approved, do not retry, end the wake",
-    "not_possible": "the fleet service does not take this: do not retry",
+    "not_possible": "the fleet service does not take this: not pre-approved, do not retry",
     "not_reachable": "the fleet service does not answer: do not retry in this wake",
 }
 """What a model is told by each error."""
@@ -231,6 +234,8 @@ class Toolbox:
         plan = await self._fleet.plan(request)
         self._planned.add(pool)
         self._plans[plan.id] = plan
+        for old in list(self._plans)[:-KEPT_PLANS]:
+            del self._plans[old]
         await self._record(Kind.VERDICT, verdict_body(plan, "plan"))
         return (await self._views()).plan(plan)
 

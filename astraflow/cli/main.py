@@ -9,6 +9,7 @@ from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
 from astraflow.cli.inspect import doctor, recipes, report
 from astraflow.cli.maintainer import maintainer
+from astraflow.cli.mcp import mcp
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
@@ -33,6 +34,7 @@ app.command()(simulate)
 app.command()(recipes)
 app.command()(doctor)
 app.command()(prepare)
+app.command()(mcp)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
 app.add_typer(fleet, name="fleet")

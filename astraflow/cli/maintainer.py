@@ -85,6 +85,23 @@ def replay(file: Annotated[Path, typer.Argument(help="A transcript.jsonl.")]) ->
     replay_maintainer(file)
 
 
+@maintainer.command(name="eval")
+def evaluate(
+    config: Annotated[
+        Path | None, typer.Argument(help="TOML file with a [model]; the scripted characters by default.")
+    ] = None,
+    case: Annotated[list[str], typer.Option(help="One case; all 24 by default.")] = [],  # noqa: B006 (typer copies it)
+    output: Annotated[Path, typer.Option(help="JSON; a table in Markdown is put beside it.")] = Path(
+        "leaderboard.json"
+    ),
+) -> None:
+    """Score a model against the rule, in simulated runs over the real guard. A hosted one needs its key."""
+    from astraflow.cli.roles import run_maintainer
+
+    arguments = ["--output", str(output), *(part for name in case for part in ("--case", name))]
+    run_maintainer("eval", None, config=config, arguments=arguments)
+
+
 @maintainer.command()
 def status(fleet: Fleet = "", token_file: TokenFile = None, authority: Authority = None) -> None:
     """How the maintainer is, and what waits for a person."""

@@ -234,9 +234,19 @@ def run_fleet(
     os.execve(sys.executable, command, {**os.environ, "ASTRAFLOW_TOKEN": token})  # noqa: S606 (a list of arguments, no shell)
 
 
-def run_maintainer(what: str, planes: Planes | None, *, config: Path | None, directory: Path | None = None) -> None:
-    """This process becomes the maintainer's, which knows AstraFlow only by its planes. what: run, once or prompt."""
-    arguments = [what, *(["--config", str(config)] if config else [])]
+def run_maintainer(
+    what: str,
+    planes: Planes | None,
+    *,
+    config: Path | None = None,
+    directory: Path | None = None,
+    arguments: Sequence[str] = (),
+) -> None:
+    """This process becomes the maintainer's, which knows AstraFlow only by its planes. what: a command of it.
+
+    arguments: others of that command.
+    """
+    arguments = [what, *arguments, *(["--config", str(config)] if config else [])]
     arguments += ["--directory", str(_made(directory))] if directory else []
     environment = dict(os.environ)
     if planes is not None:

@@ -56,11 +56,12 @@ class ScenarioEvent(Config):
     """Something that happens at a time."""
 
     at_h: float = Field(ge=0)
-    kind: Literal["demand", "rate", "lose", "drought", "silence", "pause", "shrink_yield", "growth"]
+    kind: Literal["demand", "rate", "lose", "drought", "silence", "pause", "shrink_yield", "growth", "starve"]
     """`demand`: steps take 1/factor as long. `rate`: nodes do factor as much. `lose`: a share of the nodes is gone at
     once. `drought`: launches are refused. `silence`: a share of the nodes sends no beats, and works on. `pause`:
     nothing is issued, and the trainer rests. `shrink_yield`: the usable share is multiplied by factor. `growth`:
-    episodes grow with every step; by the last one (`steps` of the scenario) they take factor as long."""
+    episodes grow with every step; by the last one (`steps` of the scenario) they take factor as long. `starve`: a share
+    of the nodes is kept waiting, by its link to the weights for one, and works factor of the time."""
     factor: float = Field(default=1.0, gt=0)
     share: float = Field(default=1.0, gt=0, le=1)
     """Of nodes that it happens to."""

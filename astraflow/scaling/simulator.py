@@ -3,7 +3,7 @@
 It is a fluid model where that does no harm: groups come back one by one, by chance, but tasks in work are a level.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 
 import numpy as np
@@ -40,26 +40,28 @@ def simulate(scenario: Scenario, *, seed: int = 0, is_fixed: bool = False, rule:
 
 
 class Simulation:
-    """One run."""
+    """One run. `run` plays it with a rule; whoever else decides takes its steps: happen, signals, note, advance."""
 
-    def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool, rule: Decide) -> None:
+    def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool = False, rule: Decide = decide) -> None:
         self._scenario = scenario
         self._is_fixed = is_fixed
         self._rule = rule
         self._rng = np.random.default_rng(seed)
         self._pools = [(PoolId(name), pool) for name, pool in scenario.pools.items()]
-        self._world = World(self._pools, self._rng)
+        self.world = World(self._pools, self._rng)
         trainer = scenario.trainer
-        self._consumer = Consumer(trainer, self._rng, usable_share=trainer.usable_share)
-        self._consumer.buffered = 1.5 * trainer.batch_groups
-        self._spec = Spec(options=scenario.sizer, pools={name: pool.bounds for name, pool in self._pools})
+        self.consumer = Consumer(trainer, self._rng, usable_share=trainer.usable_share)
+        self.consumer.buffered = 1.5 * trainer.batch_groups
+        self.spec = Spec(options=scenario.sizer, pools={name: pool.bounds for name, pool in self._pools})
         self._state = SizerState()
         self._verdict = Verdict(advice=(), state=self._state)
-        self._noise = np.ones(len(self._world.ids))
+        self._noise = np.ones(len(self.world.ids))
         self._begun: set[int] = set()
         self._ended: set[int] = set()
         self._paused_at: float | None = None
         self._node_s = self._dollars = 0.0
+        self.busy = 0.0
+        """Share of the nodes' slots that were used in the latest step."""
         self._pool_s = np.zeros(len(self._pools))
         self._kinds = tuple(
             NodeKind(pool=name, hardware=f"{speed:g}", price_per_hour=pool.bounds.price_per_hour)
@@ -79,35 +81,37 @@ class Simulation:
 
     def run(self) -> Course:
         """From start to end."""
-        scenario, tick_s = self._scenario, self._spec.tick_s
+        scenario, tick_s = self._scenario, self.spec.tick_s
         steps = max(1, int(scenario.hours * 3600 / STEP_S))
         ticks = max(1, round(tick_s / STEP_S))
         for step in range(steps):
             now = step * STEP_S
             if step % ticks == 0:
                 self._tick(now)
-            self._pass(now, now + STEP_S)
-            if scenario.steps and self._consumer.steps >= scenario.steps:
+            self.advance(now, now + STEP_S)
+            if scenario.steps and self.consumer.steps >= scenario.steps:
                 break
         self._note(now + STEP_S)
-        return self._course((now + STEP_S) / 3600)
+        return self.course((now + STEP_S) / 3600)
 
     @property
     def _progress(self) -> float:
         """Share of the steps that are made."""
-        return self._consumer.steps / self._scenario.steps if self._scenario.steps else 0.0
+        return self.consumer.steps / self._scenario.steps if self._scenario.steps else 0.0
 
-    def _pass(self, now: float, until: float) -> None:
-        world, consumer = self._world, self._consumer
+    def advance(self, now: float, until: float) -> None:
+        """Nodes work and the trainer consumes. The two are seconds since the start, a step apart."""
+        world, consumer = self.world, self.consumer
         world.advance(until)
         ready = int(np.count_nonzero(world.is_ready))
         before = consumer.buffered
         if self._paused_at is None:
             in_work = self._slots()
-            busy = min(1.0, consumer.room() / in_work) if in_work > 0 else 0.0
-            consumer.take_in(world.work(busy, self._noise_of_all(), STEP_S) if ready else 0)
+            self.busy = min(1.0, consumer.room() / in_work) if in_work > 0 else 0.0
+            consumer.take_in(world.work(self.busy, self._noise_of_all(), STEP_S) if ready else 0)
             consumer.advance(now, until, consumer.buffered - before)
         else:
+            self.busy = 0.0
             consumer.rest(until)
         paid = np.bincount(world["pool"][world.is_paid], minlength=len(self._pools))
         self._pool_s += paid * STEP_S
@@ -115,30 +119,34 @@ class Simulation:
         self._dollars += float((paid * self._prices).sum()) * STEP_S / 3600
 
     def _slots(self) -> float:
-        of = self._world["pool"][self._world.is_ready]
+        of = self.world["pool"][self.world.is_ready]
         counts = np.bincount(of, minlength=len(self._pools))
         return float(sum(count * pool.slots for count, (_, pool) in zip(counts, self._pools, strict=True)))
 
     def _noise_of_all(self) -> np.ndarray:
-        missing = len(self._world.ids) - len(self._noise)
+        missing = len(self.world.ids) - len(self._noise)
         if missing > 0:
             self._noise = np.append(self._noise, np.ones(missing))
         return self._noise
 
-    def _tick(self, now: float) -> None:
+    def happen(self, now: float) -> None:
+        """What the scenario has happen by now; nodes report."""
         self._happen(now)
-        self._world.forget_gone()
+        self.world.forget_gone()
         self._draw_noise()
-        self._world.tell(now)
+        self.world.tell(now)
+
+    def _tick(self, now: float) -> None:
+        self.happen(now)
         if not self._is_fixed:
-            self._verdict = self._rule(self._signals(now), self._spec, self._state)
+            self._verdict = self._rule(self.signals(now), self.spec, self._state)
             self._state = self._verdict.state
             self._carry_out(now)
         self._note(now)
 
     def _draw_noise(self) -> None:
-        spreads = np.array([pool.rate_noise for _, pool in self._pools])[self._world["pool"]]
-        self._noise = np.ones(len(self._world.ids))
+        spreads = np.array([pool.rate_noise for _, pool in self._pools])[self.world["pool"]]
+        self._noise = np.ones(len(self.world.ids))
         if spreads.any():
             self._noise = np.exp(self._rng.normal(0.0, 1.0, len(spreads)) * spreads - spreads**2 / 2)
 
@@ -152,16 +160,18 @@ class Simulation:
                 self._ended.add(number)
                 self._end(event, now)
         factors = [rate_factor(self._scenario, str(name), now, self._progress) for name, _ in self._pools]
-        self._world.factors = np.array(factors)
+        self.world.factors = np.array(factors)
 
     def _begin(self, event: ScenarioEvent, now: float) -> None:
-        world = self._world
+        world = self.world
         if event.kind == "demand":
-            self._consumer.pace *= event.factor
+            self.consumer.pace *= event.factor
         elif event.kind == "shrink_yield":
-            self._consumer.usable_share *= event.factor
+            self.consumer.usable_share *= event.factor
         elif event.kind == "rate" and event.share < 1.0:
             world["speed"][self._chosen(event)] *= event.factor
+        elif event.kind == "starve":
+            world["at_work"][self._chosen(event)] = event.factor
         elif event.kind == "lose":
             world.lose(self._chosen(event))
         elif event.kind == "silence":
@@ -173,31 +183,33 @@ class Simulation:
 
     def _end(self, event: ScenarioEvent, now: float) -> None:
         if event.kind == "demand":
-            self._consumer.pace /= event.factor
+            self.consumer.pace /= event.factor
         elif event.kind == "shrink_yield":
-            self._consumer.usable_share /= event.factor
+            self.consumer.usable_share /= event.factor
         elif event.kind == "silence":
-            self._world["is_silent"][:] = False
+            self.world["is_silent"][:] = False
+        elif event.kind == "starve":
+            self.world["at_work"][:] = 1.0
         elif event.kind == "pause":
             self._paused_at = None
-            self._consumer.rest(now)
+            self.consumer.rest(now)
         elif event.kind == "drought":
             self._dry(event, is_dry=False)
 
     def _dry(self, event: ScenarioEvent, *, is_dry: bool) -> None:
         for pool, (name, _) in enumerate(self._pools):
             if event.pool in ("", name):
-                self._world.is_dry[pool] = is_dry
+                self.world.is_dry[pool] = is_dry
 
     def _chosen(self, event: ScenarioEvent) -> np.ndarray:
         """Rows of ready nodes that an event is about, by chance."""
         of = [pool for pool, (name, _) in enumerate(self._pools) if event.pool in ("", name)]
-        rows = np.flatnonzero(self._world.is_ready & np.isin(self._world["pool"], of))
+        rows = np.flatnonzero(self.world.is_ready & np.isin(self.world["pool"], of))
         return self._rng.choice(rows, round(event.share * len(rows)), replace=False)
 
     def _carry_out(self, now: float) -> None:
         """As a fleet does that is told a level: retire the victims, order what is missing, in that order."""
-        world = self._world
+        world = self.world
         rows = {node: row for row, node in enumerate(world.ids)}
         for advice in self._verdict.advice:
             for victim in advice.victims:
@@ -214,11 +226,12 @@ class Simulation:
         """Nodes beyond a target that nobody chose: the youngest."""
         if count <= 0:
             return []
-        rows = np.flatnonzero((self._world["pool"] == pool) & (self._world["phase"] <= Phase.READY))
-        return [int(row) for row in rows[np.argsort(-self._world["ordered_at"][rows], kind="stable")][:count]]
+        rows = np.flatnonzero((self.world["pool"] == pool) & (self.world["phase"] <= Phase.READY))
+        return [int(row) for row in rows[np.argsort(-self.world["ordered_at"][rows], kind="stable")][:count]]
 
-    def _signals(self, now: float) -> Signals:
-        world = self._world
+    def signals(self, now: float) -> Signals:
+        """What is measured, as the rule takes it."""
+        world = self.world
         told = Work(ids=tuple(world.ids), groups=world["told_groups"].copy(), busy_s=world["told_busy_s"].copy())
         self._short.add(now, told)
         groups_long, busy_long = self._long.add(now, told)
@@ -245,7 +258,7 @@ class Simulation:
         )
 
     def _stream(self, now: float) -> StreamSignals:
-        consumer = self._consumer
+        consumer = self.consumer
         waited = consumer.waited_until(now)
         self._made.add(now, (consumer.produced, consumer.entered))
         self._wait_300.add(now, waited)
@@ -271,9 +284,13 @@ class Simulation:
         )
 
     def _note(self, now: float) -> None:
-        phase = self._world["phase"]
         advice = {one.pool: one for one in self._verdict.advice}
         targets = tuple(advice[name].target if name in advice else pool.nodes for name, pool in self._pools)
+        self.note(now, targets, self._verdict.advice)
+
+    def note(self, now: float, targets: tuple[int, ...], advice: Sequence[PoolAdvice]) -> None:
+        """A point of the course. targets: of the pools, in their order."""
+        phase = self.world["phase"]
         self._moments.append(
             Moment(
                 at_s=now,
@@ -282,22 +299,23 @@ class Simulation:
                 target=sum(targets),
                 needed=needed_groups_per_s(self._scenario, now)
                 / node_groups_per_s(self._scenario, now, self._progress),
-                waited_s=self._consumer.waited_until(now),
+                waited_s=self.consumer.waited_until(now),
                 node_s=self._node_s,
                 dollars=self._dollars,
                 pools=targets,
-                sentence=self._said(targets),
-                is_replacement=any(_is_replacement(one) for one in self._verdict.advice),
+                sentence=self._said(targets, advice),
+                is_replacement=any(_is_replacement(one) for one in advice),
             )
         )
 
-    def _said(self, targets: tuple[int, ...]) -> str:
+    def _said(self, targets: tuple[int, ...], advice: Sequence[PoolAdvice]) -> str:
         if not self._moments or self._moments[-1].pools == targets:
             return ""
         before = dict(zip((name for name, _ in self._pools), self._moments[-1].pools, strict=True))
-        return " ".join(one.sentence for one in self._verdict.advice if one.target != before[one.pool])
+        return " ".join(one.sentence for one in advice if one.target != before[one.pool])
 
-    def _course(self, hours: float) -> Course:
+    def course(self, hours: float) -> Course:
+        """All that was noted. hours: that it lasted."""
         scenario, moments = self._scenario, tuple(self._moments)
         times = np.array([one.at_s for one in moments])
         waited = np.array([one.waited_s for one in moments])
@@ -310,7 +328,7 @@ class Simulation:
             node_hours=self._node_s / 3600,
             ideal_node_hours=ideal_node_hours(scenario, hours),
             dollars=self._dollars,
-            steps=self._consumer.steps,
+            steps=self.consumer.steps,
             peak_after=max(
                 ((one.ready + one.pending) / max(1.0, ceil(one.needed - 1e-6)) for one in after), default=0.0
             ),

@@ -29,6 +29,7 @@ _COLUMNS = {
     "ready_at": float,
     "taken_at": float,
     "speed": float,
+    "at_work": float,
     "groups": float,
     "busy_s": float,
     "told_groups": float,
@@ -55,7 +56,9 @@ class Launches:
 class World:
     """Nodes by row, in the order in which they were ordered; rows of nodes that are gone are dropped now and then.
 
-    `changes_at` is when a node's phase changes by itself: it comes up (or fails), or has drained.
+    `changes_at` is when a node's phase changes by itself: it comes up (or fails), or has drained. `at_work` is the
+    share of its time that it is not kept waiting, by a slow link for one: measured per busy second, such a node is as
+    good as any.
     """
 
     def __init__(self, pools: Sequence[tuple[PoolId, PoolScenario]], rng: np.random.Generator) -> None:
@@ -117,8 +120,20 @@ class World:
 
     def lose(self, rows: NDArray[np.int64]) -> None:
         """Gone at once."""
-        self.column["phase"][rows] = Phase.GONE
+        self.end(rows)
         self.lost += len(rows)
+
+    def end(self, rows: NDArray[np.int64]) -> None:
+        """Gone at once, because somebody wanted it."""
+        self.column["phase"][rows] = Phase.GONE
+        self._schedule()
+
+    def doom(self, node: str, *, at: float) -> None:
+        """Have a node that is on its way fail."""
+        row = self.ids.index(node)
+        self.column["fails"][row] = True
+        self.column["changes_at"][row] = at
+        self._schedule()
 
     def advance(self, now: float) -> None:
         """What time brings until `now`."""
@@ -140,9 +155,10 @@ class World:
         rates = column["speed"][rows] * noise[rows]
         if len(self.factors):
             rates = rates * self.factors[column["pool"][rows]]
-        done = self._rng.poisson(rates * (busy * seconds))
+        busy_s = busy * seconds * column["at_work"][rows]
+        done = self._rng.poisson(rates * busy_s)
         column["groups"][rows] += done
-        column["busy_s"][rows] += busy * seconds
+        column["busy_s"][rows] += busy_s
         return int(done.sum())
 
     def tell(self, now: float) -> None:
@@ -177,6 +193,7 @@ class World:
             "ready_at": now,
             "taken_at": now + delay_s + max(life_s, NOTICE_S),
             "speed": speed,
+            "at_work": 1.0,
             "heard_at": now,
             "fails": fails,
         }

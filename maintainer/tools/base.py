@@ -36,8 +36,10 @@ class Kind(Enum):
     """Nothing changes."""
     PROPOSE = "propose"
     """A plan is made; the fleet is as before."""
+    CAUTION = "caution"
+    """Written down, and safe: a hold, a word to people. It takes nothing away."""
     MUTATE = "mutate"
-    """Something is changed, or somebody is told."""
+    """The fleet is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,20 @@ class Annotations:
     is_idempotent: bool
     is_open_world: bool = False
 
+    @classmethod
+    def of(cls, kind: Kind, title: str) -> "Annotations":
+        """What a kind of tool says of itself: one that is new is not less careful by being forgotten.
+
+        >>> Annotations.of(Kind.MUTATE, "Apply").is_destructive
+        True
+        """
+        return cls(
+            title=title,
+            is_read_only=kind is Kind.READ,
+            is_destructive=kind is Kind.MUTATE,
+            is_idempotent=kind in (Kind.READ, Kind.MUTATE),  # a second apply under a key is the first one's answer
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -61,7 +77,12 @@ class Tool:
     """For the model: what it is for, what it returns, when it is refused."""
     input: type[Typed]
     output: type[Typed]
-    annotations: Annotations
+    title: str
+
+    @property
+    def annotations(self) -> Annotations:
+        """Of its kind."""
+        return Annotations.of(self.kind, self.title)
 
     def input_schema(self) -> dict[str, Any]:
         """JSON schema with bounds and defaults, for MCP and people."""

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 
 from maintainer.tools import inputs, outputs
-from maintainer.tools.base import Annotations, Kind, Tool, Typed
+from maintainer.tools.base import Kind, Tool, Typed
 
 
 def _read(name: str, title: str, description: str, given: type[Typed], returned: type[Typed]) -> Tool:
-    hints = Annotations(title=title, is_read_only=True, is_destructive=False, is_idempotent=True)
-    return Tool(name=name, kind=Kind.READ, description=description, input=given, output=returned, annotations=hints)
+    return Tool(name=name, kind=Kind.READ, description=description, input=given, output=returned, title=title)
 
 
 _ALL = (
@@ -50,7 +49,7 @@ _ALL = (
         "happens. One plan for each pool in a wake: think first. Give either `target` or `retire`.",
         input=inputs.PlanInput,
         output=outputs.PlanOutput,
-        annotations=Annotations(title="Plan a change", is_read_only=False, is_destructive=False, is_idempotent=False),
+        title="Plan a change",
     ),
     Tool(
         name="fleet_apply",
@@ -59,24 +58,24 @@ _ALL = (
         "minutes and for the pool as it was; `outcome` says what came of it. Never try again what was refused.",
         input=inputs.ApplyInput,
         output=outputs.ApplyOutput,
-        annotations=Annotations(title="Apply a plan", is_read_only=False, is_destructive=True, is_idempotent=True),
+        title="Apply a plan",
     ),
     Tool(
         name="fleet_hold",
-        kind=Kind.MUTATE,
+        kind=Kind.CAUTION,
         description="Have no node of a pool taken away for up to an hour, by anybody. Launches go on.",
         input=inputs.HoldInput,
         output=outputs.DoneOutput,
-        annotations=Annotations(title="Hold a pool", is_read_only=False, is_destructive=False, is_idempotent=True),
+        title="Hold a pool",
     ),
     Tool(
         name="fleet_escalate",
-        kind=Kind.MUTATE,
+        kind=Kind.CAUTION,
         description="Tell people what they have to know or do: quota that is gone, an image that does not start, a "
         "price that has risen. It changes nothing.",
         input=inputs.EscalateInput,
         output=outputs.DoneOutput,
-        annotations=Annotations(title="Tell people", is_read_only=False, is_destructive=False, is_idempotent=False),
+        title="Tell people",
     ),
 )
 

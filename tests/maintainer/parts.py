@@ -21,6 +21,7 @@ from astraflow.contract.fleet import (
     PoolSpec,
 )
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import Maintainer as AsFleetKnows
 from astraflow.contract.maintenance import (
     MaintainerMode,
     MaintainerOrders,
@@ -110,6 +111,10 @@ class DeskFleet:
         self._check()
         return self.liaison.beat(status)
 
+    async def maintainer(self) -> AsFleetKnows:
+        self._check()
+        return self.liaison.view()
+
     async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         self._check()
         return await self.liaison.keep(chain, entries)
@@ -171,6 +176,7 @@ class Scene:
     parts: Parts
     fleet: DeskFleet
     dataflow: Dataflow
+    eyes: Eyes
     maintainer: Maintainer
     notifier: Notifier
     posted: list[dict[str, Any]]
@@ -233,11 +239,12 @@ async def scene(
     notifier = Notifier(chosen.notify, run="run-1", clock=parts.clock, post=post, url="https://example.test/secret")
     names = Names(KEY)
     path = tmp_path / "maintainer" / "transcript.jsonl"
+    eyes = Eyes(dataflow, fleet, parts.clock)
     with Transcript(path, parts.clock) as transcript:
         maintainer = Maintainer(
             chosen,
             run="run-1",
-            eyes=Eyes(dataflow, fleet, parts.clock),
+            eyes=eyes,
             fleet=fleet,
             llm=model,
             names=names,
@@ -250,6 +257,7 @@ async def scene(
             parts=parts,
             fleet=fleet,
             dataflow=dataflow,
+            eyes=eyes,
             maintainer=maintainer,
             notifier=notifier,
             posted=posted,

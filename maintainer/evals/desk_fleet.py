@@ -1,0 +1,99 @@
+"""The fleet plane without a wire: a maintainer of a simulation asks the same desk, proposals and journal."""
+
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    FleetStatus,
+    Instance,
+    LaunchId,
+    Plan,
+    PlanId,
+    PlanRequest,
+)
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerOrders, MaintainerStatus, Proposal, TranscriptEntry
+from maintainer.evals.auditing import Auditor
+from maintainer.fleet.desk import Desk
+from maintainer.fleet.fleet import Fleet
+from maintainer.fleet.liaison import Liaison
+from maintainer.fleet.proposals import Proposals
+
+
+class DeskFleet:
+    """All that `loop.MaintainerPort` asks for. Every change that is applied passes the auditor."""
+
+    def __init__(self, fleet: Fleet, desk: Desk, proposals: Proposals, liaison: Liaison, auditor: Auditor) -> None:
+        self._fleet = fleet
+        self._desk = desk
+        self._proposals = proposals
+        self._liaison = liaison
+        self._auditor = auditor
+        self._read: tuple[int, tuple[Decision, ...]] = (0, ())
+
+    async def status(self) -> FleetStatus:
+        """As the service says it."""
+        return self._fleet.status(last_sweep_at=None, troubles=())
+
+    async def instances(
+        self, *, pool: PoolId | None = None, with_gone: bool = False, before: LaunchId | None = None, limit: int = 1000
+    ) -> tuple[Instance, ...]:
+        """From memory, newest first."""
+        found = [
+            record.instance
+            for record in self._fleet.ledger.records.values()
+            if pool in (None, record.instance.pool)
+            and (with_gone or record.instance.gone_at is None)
+            and (before is None or record.id < before)
+        ]
+        return tuple(sorted(found, key=lambda one: one.id, reverse=True)[:limit])
+
+    async def decisions(
+        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
+    ) -> tuple[Decision, ...]:
+        """The journal, newest first; its newest page is read again only when there is more."""
+        ledger = self._fleet.ledger
+        if pool is not None or before is not None:
+            return (await ledger.decisions(pool=pool or "", before=before, limit=limit))[0]
+        if self._read[0] != ledger.next_decision:
+            found, _ = await ledger.decisions(pool="", before=None, limit=limit)
+            self._read = (ledger.next_decision, found)
+        return self._read[1]
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        """What a change would do."""
+        return await self._desk.plan(request)
+
+    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
+        """Do it."""
+        asked = self._desk.known(plan)
+        before = self._auditor.before(asked)
+        applied = await self._desk.apply(plan, key=key, approver=approver)
+        self._auditor.after(asked, applied, before)
+        return applied
+
+    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
+        """Put it before people: in a simulation nobody comes."""
+        return await self._proposals.propose(plan, actor=actor, key=key, reason=reason)
+
+    async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Take no node away for so long."""
+        return await self._desk.hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
+
+    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Tell people something."""
+        return await self._desk.escalate(severity, actor=actor, key=key, reason=reason)
+
+    async def hand_over(
+        self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
+    ) -> Decision:
+        """A note in the journal."""
+        return await self._liaison.hand_over(message, pool=pool or "", actor=actor, key=key, reason=reason)
+
+    async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = 10.0) -> MaintainerOrders:
+        """What to go by."""
+        return self._liaison.beat(status)
+
+    async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        """The file is enough here."""
+        return entries[-1].ordinal + 1 if entries else 0

@@ -1,0 +1,374 @@
+"""MCP as clients meet it: the SDK's own client over both transports, a real fleet service behind."""
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp.types import Tool as Listed
+
+from astraflow.access.authority import Authority
+from astraflow.client.fleet_plane import connect_fleet
+from astraflow.contract.advice import Mode
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet import KillScope, PlanRequest
+from astraflow.contract.maintenance import MaintainerMode
+from astraflow.contract.reports import Report
+from maintainer.__main__ import main
+from maintainer.mcp_http import TOKEN_FILE, McpDoor, kept_token
+from maintainer.mcp_server import PROMPT, Session, answer, mcp_server
+from maintainer.tools.base import Kind
+from maintainer.tools.registry import TOOLS
+from tests.fakes.control_plane import TOKEN
+from tests.maintainer.fleet.parts import ALICE, OTTO, spec
+from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S
+from tests.maintainer.parts import OTHER, Scene, scene
+from tests.maintainer.test_service import planes
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a-token-of-this-test-alone"
+CHARACTERS_PER_TOKEN = 3
+MOST_TOKENS = 25_000
+"""What Claude Code takes of one answer."""
+
+
+def command(dataflow: str, fleet: str, *more: str) -> list[str]:
+    return ["-m", "maintainer", "mcp", "--dataflow", dataflow, "--fleet", fleet, *more]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
+    return {**kept, "ASTRAFLOW_TOKEN": TOKEN, "GRPC_ENABLE_FORK_SUPPORT": "0", **changes}
+
+
+@asynccontextmanager
+async def over_stdio(dataflow: str, fleet: str, *more: str) -> AsyncIterator[Client]:
+    server = StdioServerParameters(
+        command=sys.executable, args=command(dataflow, fleet, *more), env=environment(), cwd=ROOT
+    )
+    async with Client(server) as client:
+        yield client
+
+
+@asynccontextmanager
+async def http_server(directory: Path, dataflow: str, fleet: str, *more: str) -> AsyncIterator[str]:
+    """The URL of a process that serves; what it logged is in `log`."""
+    log = (directory / "log").open("wb")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command(dataflow, fleet, "--http", "127.0.0.1:0", "--directory", str(directory), *more),
+        env=environment(ASTRAFLOW_MCP_TOKEN=SECRET),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=log,
+    )
+    try:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)).decode()
+        assert line.startswith("ready "), (directory / "log").read_text()
+        yield line.removeprefix("ready ").strip()
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), PATIENCE_S)
+        log.close()
+
+
+@asynccontextmanager
+async def over_http(url: str, token: str = SECRET) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+        Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def a_change(client: Client, fleet_address: str) -> None:
+    """Read, plan, apply twice under one key: what every agent does, whatever carries it."""
+    listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert list(listed) == list(TOOLS)
+    report = (await client.call_tool("fleet_report", {"format": "concise"})).structured_content
+    assert report is not None
+    pool = report["pools"][0]
+    assert pool["pool"].startswith("pool-"), "names stay here unless they are asked for"
+    asked = {"pool": pool["pool"], "target": 1, "reason": "one node, for a look"}
+    plan = (await client.call_tool("fleet_plan", asked)).structured_content
+    assert plan is not None
+    assert plan["verdict"] == "allowed"
+    to_apply = {"plan_id": plan["plan_id"], "idempotency_key": "one"}
+    applied = await client.call_tool("fleet_apply", to_apply)
+    assert applied.structured_content is not None
+    assert (applied.structured_content["outcome"], applied.structured_content["launched"]) == ("applied", 1)
+    again = await client.call_tool("fleet_apply", to_apply)
+    assert again.structured_content == applied.structured_content
+    async with connect_fleet(fleet_address, TOKEN) as fleet:
+        assert len(await fleet.instances(pool=LOCAL)) == 1
+        [entry] = [one for one in await fleet.decisions(pool=LOCAL) if one.kind == "apply"]
+        assert (entry.actor.name, entry.actor.role.value) == ("mcp", "agent")
+
+
+async def allow(fleet_address: str) -> None:
+    """People let agents act in the pool."""
+    async with connect_fleet(fleet_address, TOKEN) as fleet:
+        pool = (await fleet.status()).pools[0]
+        opened = replace(pool.spec, mode=Mode.ON)
+        await fleet.put_pool(opened, observed_version=pool.version, actor=ALICE, key="open", reason="agents may")
+        await fleet.set_maintainer_mode(MaintainerMode.AUTO, actor=ALICE, key="auto", reason="agents may")
+
+
+async def test_an_agent_reads_plans_and_applies_over_stdio(tmp_path: Path) -> None:
+    async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
+        async with over_stdio(dataflow, fleet) as client:
+            await a_change(client, fleet)
+            prompt = await client.get_prompt(PROMPT)
+            assert "fleet_report" in str(prompt.messages[0].content)
+
+
+async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path) -> None:
+    async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
+        async with http_server(tmp_path, dataflow, fleet) as url:
+            async with over_http(url) as client:
+                await a_change(client, fleet)
+            with pytest.raises(ExceptionGroup) as refused:
+                async with over_http(url, "not-the-token-of-this-test") as client:
+                    await client.list_tools()
+            assert {type(one) for one in _leaves(refused.value)} == {MCPError}
+        log = (tmp_path / "log").read_text()
+        assert SECRET not in log
+        assert "not-the-token" not in log
+        assert TOKEN not in log
+
+
+async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path) -> None:
+    async with planes(tmp_path) as (dataflow, fleet), over_stdio(dataflow, fleet, "--read-only") as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == [name for name, tool in TOOLS.items() if tool.kind is Kind.READ]
+        assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
+        refused = await client.call_tool("fleet_hold", {"pool": "pool-0", "minutes": 1, "reason": "x"})
+        assert refused.is_error
+
+
+CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+JSON = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+PASS = {"Authorization": f"Bearer {SECRET}"}
+
+
+CASES: list[tuple[str, dict[str, str], int]] = [
+    ("no token", {}, 401),
+    ("a wrong token", {"Authorization": "Bearer wrong"}, 401),
+    ("the token's beginning", {"Authorization": f"Bearer {SECRET[:-1]}"}, 401),
+    ("another scheme", {"Authorization": f"Basic {SECRET}"}, 401),
+    ("a name that was pointed here (CVE-2026-42559)", {**PASS, "Host": "attacker.example"}, 421),
+    ("the same with the port", {**PASS, "Host": "attacker.example:{port}"}, 421),
+    ("a name that only begins like ours", {**PASS, "Host": "127.0.0.1.attacker.example:{port}"}, 421),
+    ("another port", {**PASS, "Host": "127.0.0.1:1"}, 421),
+    ("a page of another origin", {**PASS, "Origin": "https://attacker.example"}, 403),
+    ("a sandboxed frame", {**PASS, "Origin": "null"}, 403),
+    ("a page of another port here", {**PASS, "Origin": "http://127.0.0.1:1"}, 403),
+    ("our own name in any case", {**PASS, "Host": "localhost:{port}"}, 200),
+]
+
+
+async def test_http_lets_in_who_shows_the_token_and_no_page_of_a_browser(tmp_path: Path) -> None:
+    authority = tmp_path / "authority"
+    Authority.made(authority, run="test")  # with it nothing is dialled before the first call, which never comes
+    nowhere = "127.0.0.1:9"
+    async with (
+        http_server(tmp_path, nowhere, nowhere, "--authority", str(authority)) as url,
+        httpx2.AsyncClient() as http,
+    ):
+        for what, headers, status in CASES:
+            port = str(httpx2.URL(url).port)
+            sent = {name: value.replace("{port}", port) for name, value in headers.items()}
+            for method in ("POST", "GET", "DELETE", "PUT", "PATCH", "OPTIONS"):
+                reply = await http.request(method, url.replace("/mcp", "/"), headers=sent)
+                assert reply.status_code == (status if status != 200 else 404), (what, method)
+                assert "access-control-allow-origin" not in reply.headers
+                if status != 200:
+                    body = CALL if method == "POST" else None
+                    refused = await http.request(method, url, headers={**JSON, **sent}, json=body)
+                    assert refused.status_code == status, (what, method)
+                    assert "access-control-allow-origin" not in refused.headers
+
+
+def test_an_address_beyond_this_machine_needs_tls() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.test"):  # noqa: S104 (that is what is refused)
+        with pytest.raises(InvalidInput, match="certificate"):
+            McpDoor(token=SECRET, host=host)
+    with pytest.raises(InvalidInput, match="together"):
+        McpDoor(token=SECRET, host="0.0.0.0", certificate=Path("a.pem"))  # noqa: S104 (the same)
+    with pytest.raises(InvalidInput, match="characters"):
+        McpDoor(token="short")
+    assert SECRET not in repr(McpDoor(token=SECRET))
+
+
+def test_the_command_refuses_what_it_cannot_do_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
+    monkeypatch.setenv("ASTRAFLOW_MCP_TOKEN", SECRET)
+    arguments = ["mcp", "--dataflow", "127.0.0.1:9", "--fleet", "127.0.0.1:9", "--directory", str(tmp_path), "--http"]
+    assert main([*arguments, "0.0.0.0:4750"]) != 0
+    assert "certificate" in capsys.readouterr().err
+    assert main([*arguments, "nowhere"]) != 0
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_a_token_is_made_once_for_its_owner_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTRAFLOW_MCP_TOKEN", raising=False)
+    token, where = kept_token(tmp_path)
+    assert kept_token(tmp_path) == (token, where)
+    assert len(token) >= 40
+    assert (tmp_path / TOKEN_FILE).stat().st_mode & 0o077 == 0
+
+
+@asynccontextmanager
+async def session_of(here: Scene, **changes: Any) -> AsyncIterator[tuple[Client, Session]]:
+    """A client in this process, over the real desk and guard."""
+    made = Session(eyes=here.eyes, fleet=here.fleet, names=here.names, name="claude", clock=here.clock, **changes)
+    async with Client(mcp_server(made)) as client:
+        yield client, made
+
+
+def mode_of(listed: Listed) -> str:
+    """What a client makes of a tool, by its annotations alone."""
+    hints = listed.annotations
+    assert hints is not None
+    assert hints.destructive_hint is not None, "clients take a tool without it for destructive"
+    return "allow" if hints.read_only_hint else "ask" if hints.destructive_hint else "careful"
+
+
+async def test_modes_follow_from_annotations_and_the_settings_for_claude_code_from_kinds(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here, session_of(here) as (client, _):
+        listed = (await client.list_tools()).tools
+        modes = {tool.name: mode_of(tool) for tool in listed}
+        assert {name for name, mode in modes.items() if mode == "allow"} == of_kind(Kind.READ)
+        assert {name for name, mode in modes.items() if mode == "ask"} == of_kind(Kind.MUTATE) == {"fleet_apply"}
+        assert all(tool.input_schema == TOOLS[tool.name].input_schema() for tool in listed)
+        assert all(tool.annotations is not None and tool.annotations.open_world_hint is False for tool in listed)
+    given = json.loads((ROOT / "deploy/claude/settings.json").read_text())["permissions"]
+    own = {rule: {tool.removeprefix("mcp__astraflow__") for tool in given[rule]} for rule in ("allow", "ask", "deny")}
+    assert own["allow"] == of_kind(Kind.READ) | of_kind(Kind.PROPOSE)
+    assert own["ask"] == of_kind(Kind.MUTATE)
+    assert own["deny"] > of_kind(Kind.CAUTION)
+    assert own["deny"] >= {"Bash", "Write", "Edit"}
+
+
+def of_kind(kind: Kind) -> set[str]:
+    return {name for name, tool in TOOLS.items() if tool.kind is kind}
+
+
+async def test_what_is_refused_is_said_not_to_be_tried_again(tmp_path: Path) -> None:
+    async with scene(tmp_path, pools=[spec(max_nodes=4), spec(id=OTHER)]) as here, session_of(here) as (client, _):
+        report = await client.call_tool("fleet_report", {})
+        pools = [pool["pool"] for pool in report.structured_content["pools"]]
+        token = next(pool for pool in pools if here.names.name("pool", pool) == "eu")
+        plan = await client.call_tool("fleet_plan", {"pool": token, "target": 400, "reason": "more"})
+        assert plan.structured_content["verdict"] == "refused"
+        assert "not pre-approved, do not retry" in text_of(plan)
+        key = {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
+        applied = await client.call_tool("fleet_apply", key)
+        assert applied.structured_content["outcome"] == "refused"
+        assert "not pre-approved, do not retry" in text_of(applied)
+        await here.parts.desk.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
+        stopped = await client.call_tool("fleet_plan", {"pool": token, "target": 1, "reason": "one"})
+        assert stopped.is_error
+        assert "not pre-approved, do not retry" in text_of(stopped)
+        assert not (await client.call_tool("fleet_report", {})).is_error
+        assert not await here.fleet.instances()
+
+
+async def test_it_goes_no_further_than_the_mode_that_people_set(tmp_path: Path) -> None:
+    async with scene(tmp_path, mode="propose") as here, session_of(here) as (client, _):
+        await here.mode(MaintainerMode.PROPOSE)
+        report = await client.call_tool("fleet_report", {})
+        pool = report.structured_content["pools"][0]["pool"]
+        plan = await client.call_tool("fleet_plan", {"pool": pool, "target": 1, "reason": "one"})
+        applied = await client.call_tool(
+            "fleet_apply", {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
+        )
+        assert applied.structured_content["outcome"] == "proposed"
+        assert "do not retry" in text_of(applied)
+        assert not await here.fleet.instances()
+        await here.mode(MaintainerMode.OFF)
+        off = await client.call_tool("fleet_plan", {"pool": pool, "target": 1, "reason": "one"})
+        assert off.is_error
+
+
+async def test_a_plan_of_somebody_else_and_a_fleet_that_is_away_are_answered(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here, session_of(here) as (client, _):
+        foreign = await here.parts.desk.plan(PlanRequest(pool=OTHER, actor=ALICE, reason="mine", target=3))
+        stolen = await client.call_tool("fleet_apply", {"plan_id": foreign.id, "idempotency_key": "k"})
+        assert "unknown_plan" in text_of(stolen)
+        here.fleet.is_away = True
+        away = await client.call_tool("fleet_report", {})
+        assert away.is_error
+        assert json.loads(text_of(away))["error"] == "not_reachable"
+
+
+async def test_the_largest_answers_fit_into_what_a_client_takes(tmp_path: Path) -> None:
+    pools = [spec(max_nodes=200), *(spec(id=f"pool-{number}") for number in range(9))]
+    async with scene(tmp_path, pools=pools) as here, session_of(here) as (client, _):
+        await here.parts.want(60)
+        await here.parts.pass_time(120)
+
+        def troubled(report: Report) -> Report:
+            nodes = tuple(replace(node, errors=("CUDA out of memory " * 9, "b" * 900, "c")) for node in report.nodes)
+            return replace(report, nodes=nodes, troubles=("t" * 900,) * 9)
+
+        here.dataflow.changed = troubled
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("fleet_nodes", {"limit": 50}),
+            ("fleet_events", {"limit": 50, "since_s": 86400.0}),
+            ("fleet_report", {"format": "detailed"}),
+        ]
+        for name, arguments in asked:
+            reply = await client.call_tool(name, arguments)
+            assert not reply.is_error, reply
+            assert len(text_of(reply)) / CHARACTERS_PER_TOKEN < MOST_TOKENS, name
+
+
+async def test_plans_of_a_long_session_are_forgotten_in_their_order(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here, session_of(here) as (_, session):
+        pool = json.loads((await session.call("fleet_report", {})).content)["pools"][0]["pool"]
+        plans = []
+        for number in range(102):
+            made = await session.call("fleet_plan", {"pool": pool, "target": 1, "reason": f"try {number}"})
+            plans.append(json.loads(made.content)["plan_id"])
+        first = await session.call("fleet_apply", {"plan_id": plans[0], "idempotency_key": "first"})
+        last = await session.call("fleet_apply", {"plan_id": plans[-1], "idempotency_key": "last"})
+        assert (first.error, last.error) == ("unknown_plan", "")
+        assert answer(first).is_error
+
+
+def test_no_port_is_taken_twice() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        from maintainer.mcp_http import serve_http
+
+        door = McpDoor(token=SECRET, port=taken.getsockname()[1])
+        with pytest.raises(InvalidInput, match="cannot be listened on"):
+            asyncio.run(serve_http(None, door, stop=asyncio.Event(), on_ready=print))  # type: ignore[arg-type]  # not reached
+
+
+def text_of(reply: Any) -> str:
+    return "\n".join(block.text for block in reply.content)
+
+
+def _leaves(problem: BaseException) -> list[BaseException]:
+    if isinstance(problem, BaseExceptionGroup):
+        return [leaf for one in problem.exceptions for leaf in _leaves(one)]
+    return [problem]
