@@ -12,6 +12,8 @@ from astraflow.scaling.scenarios import find_scenario
 from astraflow.scaling.simulator import simulate
 
 SEEDS = range(8)
+FLAP_SEEDS = {"noisy": range(24)}
+"""Where a flap is a matter of chance, one of eight runs more or less says nothing."""
 WORST_COST, WORST_WAIT, WORST_ACTIONS = 0.05, 0.006, 4
 """What the worst seed may exceed a gate by."""
 
@@ -45,8 +47,12 @@ GATES = {
 
 
 @cache
+def course(name: str, seed: int) -> Course:
+    return simulate(find_scenario(name), seed=seed)
+
+
 def courses(name: str) -> tuple[Course, ...]:
-    return tuple(simulate(find_scenario(name), seed=seed) for seed in SEEDS)
+    return tuple(course(name, seed) for seed in SEEDS)
 
 
 def mean(runs: tuple[Course, ...], figure: Callable[[Course], float]) -> float:
@@ -67,7 +73,8 @@ def test_the_default_rule_passes_its_gates(name: str) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_targets_do_not_flap(name: str) -> None:
-    assert mean(courses(name), lambda run: run.flaps) <= 0.2
+    runs = tuple(course(name, seed) for seed in FLAP_SEEDS.get(name, SEEDS))
+    assert mean(runs, lambda run: run.flaps) <= 0.2
 
 
 @pytest.mark.parametrize("name", ["step", "slow-region", "loss"])

@@ -34,7 +34,7 @@ RUNS = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_RUNS", "8"))
 FIRST = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_FIRST", "0"))
 """Number of the first: many runs are split over processes with it."""
 
-ACTIONS, MOST_ACTIONS = 6, 60
+ACTIONS, MOST_ACTIONS = 6, 600
 """Of a run: at least so many things happen in it, and more until what it is about has gone wrong once."""
 
 CALLS = ("launch", "retire", "list", "drain", "write")
@@ -186,8 +186,12 @@ class Story:
                 return  # the guard or a changed pool: as with people
 
     async def end_well(self) -> Parts:
-        """Nothing goes wrong any more: two sweeps, a quarantine between them, and time for what they ordered."""
+        """Nothing goes wrong any more: two sweeps, a quarantine between them, and time for what they ordered.
+
+        A sweep sees what its cloud lists: what was launched at the last moment shows first.
+        """
         self.dice.is_calm = True
+        self.clock.advance(self.cloud.lag_s)
         parts = await self.live()
         await parts.pass_time(220.0, sweep_s=130.0)
         return parts
