@@ -62,6 +62,19 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunHead:
+    """What the pages below a run's say of it."""
+
+    id: int
+    name: str
+    recipe: str
+    is_live: bool
+    policies: tuple[str, ...]
+    fates: tuple[str, ...]
+    """What may have become of a sampled group, as far as this run has seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """One run. The live one comes with its report, a past one with what was recorded of its last."""
 
@@ -76,8 +89,6 @@ class RunView:
     is_live: bool
     flows: tuple[FlowReport, ...]
     figures: tuple[Figure, ...]
-    fates: tuple[str, ...]
-    """What may have become of a sampled group, as far as this run has seen."""
 
 
 def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
@@ -93,6 +104,21 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
         duration=formats.duration(record.last_at - record.started_at),
         policies=[_policy_summary(stream) for stream in report.streams],
         simulated=bool(report.simulated),
+    )
+
+
+def head_of(record: RunRecord, *, live: Report | None) -> RunHead:
+    """live: the newest report, when this is a run that goes on now."""
+    recorded = report_from_json(record.report_json)
+    streams = live.streams if live else recorded.streams
+    flows = live.flows if live else recorded.flows
+    return RunHead(
+        id=record.id or 0,
+        name=record.name,
+        recipe=record.recipe,
+        is_live=live is not None,
+        policies=tuple(stream.policy for stream in streams),
+        fates=_fates(flows, streams),
     )
 
 
@@ -124,7 +150,6 @@ def run_view(
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
-        fates=_fates(flows, streams),
     )
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
 from web import queries
@@ -16,18 +15,18 @@ from web.points import VALUES
 from web.present.evaluations import EvaluationTable, evaluation_tables
 from web.present.launches import launch_row
 from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
-from web.present.sample_filter import ENDINGS, filter_from
+from web.present.sample_filter import SampleFilter
 from web.present.shell import shell
+from web.present.spread import Histogram, histogram
 from web.roles import Need, needs
-from web.sampled import SamplePage, sample_page
+from web.run_pages import RunNumber, is_live, record_of, showing
+from web.sampled import reward_spread
 
 router = APIRouter()
 
 PAGE_ROUNDS = 20
 
 RoundNumber = Annotated[int | None, Query(le=2**53)]
-RunNumber = Annotated[int, Path(le=2**53)]
-"""Databases keep no larger ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ async def show(request: Request, parts: PartsOf) -> Response:
         "runs/page.html",
         page="runs",
         shell=shell(parts.state, parts.settings),
-        rows=[run_row(record, is_live=_is_live(parts, record.id)) for record in records],
+        rows=[run_row(record, is_live=is_live(parts, record.id)) for record in records],
         launches=[launch_row(launch) for launch in await parts.launcher.launches()],
     )
 
@@ -66,9 +65,9 @@ async def show_run(
     rounds_before: RoundNumber = None,
 ) -> Response:
     """One run: counts, charts, evaluations and trajectories."""
-    parts = _showing(parts, run_id)
+    parts = showing(parts, run_id)
     view = await _view(parts, run_id, policy)
-    asked = filter_from(request.query_params, policies=view.policies)
+    spread = await _spread(parts, view)
     return parts.pages.page(
         request,
         "runs/run.html",
@@ -76,8 +75,7 @@ async def show_run(
         shell=shell(parts.state, parts.settings),
         cells=parts.frames.cells if view.is_live else {},
         view=view,
-        samples=await sample_page(parts, asked) if view.is_live else SamplePage(asked=asked),
-        endings=ENDINGS,
+        spread=spread,
         rounds=await _rounds(parts, view, rounds_before),
     )
 
@@ -86,7 +84,7 @@ async def show_run(
 @needs(Need.READ)
 async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
     """The balance tables alone, for the live page."""
-    parts = _showing(parts, run_id)
+    parts = showing(parts, run_id)
     return parts.pages.page(request, "runs/_ledger.html", view=await _view(parts, run_id, policy, at_most=1))
 
 
@@ -94,17 +92,15 @@ async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, polic
 @needs(Need.READ)
 async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
     """The newest rounds alone, for the live page."""
-    parts = _showing(parts, run_id)
+    parts = showing(parts, run_id)
     view = await _view(parts, run_id, "", at_most=1)
     rounds = await _rounds(parts, view, None)
     return parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
 
 
 async def _view(parts: Parts, run_id: RunNumber, policy: str, *, at_most: int = SHOWN_POINTS) -> RunView:
-    record = await parts.database.look(lambda session: queries.run(session, run_id))
-    if record is None:
-        raise HTTPException(404)
-    live = parts.state.report if _is_live(parts, run_id) else None
+    record = await record_of(parts, run_id)
+    live = parts.state.report if is_live(parts, run_id) else None
     known = await parts.database.look(lambda session: history.subjects(session, run_id, "policy"))
     chosen = policy if policy in known else next(iter(known), "")
     subject = policy_subject(chosen)
@@ -112,14 +108,15 @@ async def _view(parts: Parts, run_id: RunNumber, policy: str, *, at_most: int = 
     return run_view(record, rows, policy=chosen, live=live, dataflow=record.dataflow)
 
 
-def _is_live(parts: Parts, run_id: int | None) -> bool:
-    return run_id is not None and parts.followings.recording(run_id) is not None
-
-
-def _showing(parts: Parts, run_id: int) -> Parts:
-    """The parts of that run, when it goes on, whichever the browser shows."""
-    one = parts.followings.recording(run_id)
-    return parts if one is None else parts.showing(one)
+async def _spread(parts: Parts, view: RunView) -> Histogram | None:
+    """How the rewards of what was sampled are spread; None while that cannot be asked."""
+    if not view.is_live:
+        return None
+    asked = SampleFilter(policy=view.policy)
+    try:
+        return histogram(await reward_spread(parts, asked), asked, path=f"/runs/{view.row.id}/trajectories")
+    except AstraFlowError:
+        return None  # the page of trajectories says why
 
 
 async def _rounds(parts: Parts, view: RunView, before: int | None) -> RoundPage:
