@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from astraflow.contract.fleet import Plan, PlanId, PoolSpec
+from web.run_summary import RunSummary
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,5 +44,7 @@ class Shelf:
         """Idempotency key -> what was asked, and the answer."""
         self.launches: Remembered[str, tuple[list[str], str]] = Remembered()
         """Idempotency key -> what was asked of a launched run, and its name."""
+        self.summaries: Remembered[tuple[int, int], RunSummary] = Remembered()
+        """Record of a run, and the sequence of its last report -> what that says."""
         self.launching = asyncio.Lock()
         """Whoever launches, stops or resumes a run: one after the other, so that two of one key do it once."""

@@ -98,7 +98,7 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
         id=record.id or 0,
         name=record.name,
         recipe=record.recipe,
-        state="live" if is_live else "ended or out of sight",
+        state="live" if is_live else "out of sight",
         tone="good" if is_live else "off",
         started_at=record.started_at,
         duration=formats.duration(record.last_at - record.started_at),

@@ -7,18 +7,19 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from web import queries
+from web.exports import Ending, sheet_answer
 from web.history import reading as history
 from web.history.samples import policy_subject
 from web.parts import Parts, PartsOf
 from web.points import VALUES
+from web.present import run_list
 from web.present.evaluations import EvaluationTable, evaluation_tables
-from web.present.launches import launch_row
-from web.present.runs import SHOWN_POINTS, RunView, run_row, run_view
+from web.present.runs import SHOWN_POINTS, RunView, run_view
 from web.present.sample_filter import SampleFilter
 from web.present.shell import shell
 from web.present.spread import Histogram, histogram
 from web.roles import Need, needs
+from web.run_list import STATES, asked_from, runs_page
 from web.run_pages import RunNumber, is_live, record_of, showing
 from web.sampled import reward_spread
 
@@ -44,15 +45,30 @@ class RoundPage:
 @needs(Need.READ)
 async def show(request: Request, parts: PartsOf) -> Response:
     """The list."""
-    records = await parts.database.look(queries.runs)
+    asked = asked_from(request.query_params)
+    found = await runs_page(parts, asked)
+    number = min(asked.page, found.pages)
     return parts.pages.page(
         request,
         "runs/page.html",
         page="runs",
         shell=shell(parts.state, parts.settings),
-        rows=[run_row(record, is_live=is_live(parts, record.id)) for record in records],
-        launches=[launch_row(launch) for launch in await parts.launcher.launches()],
+        list=found,
+        rows=run_list.rows(found),
+        heads=run_list.heads(asked),
+        states=STATES,
+        query=asked.query(),
+        number=number,
+        newer=f"/runs{asked.query(page=number - 1)}" if number > 1 else "",
+        older=f"/runs{asked.query(page=number + 1)}" if number < found.pages else "",
     )
+
+
+@router.get("/runs.{ending}")
+@needs(Need.READ)
+async def take(request: Request, parts: PartsOf, ending: Ending) -> Response:
+    """Exactly what the page with the same query shows."""
+    return sheet_answer(run_list.sheet(await runs_page(parts, asked_from(request.query_params))), ending)
 
 
 @router.get("/runs/{run_id}")
