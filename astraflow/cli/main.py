@@ -10,6 +10,7 @@ from astraflow.cli.fleet_group import fleet
 from astraflow.cli.inspect import doctor, recipes, report
 from astraflow.cli.maintainer import maintainer
 from astraflow.cli.run import demo, prepare, run
+from astraflow.cli.runs_group import runs
 from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
 from astraflow.cli.steer import plugins
@@ -36,6 +37,7 @@ app.command()(prepare)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
 app.add_typer(fleet, name="fleet")
+app.add_typer(runs, name="runs")
 
 
 def main() -> None:

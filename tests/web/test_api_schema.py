@@ -47,10 +47,12 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(
             stderr=asyncio.subprocess.STDOUT,
             cwd=tmp_path,
         )
+        going_on = asyncio.create_task(_go_on(fake))
         try:
             async with asyncio.timeout(LIMIT_S):
                 said, _ = await program.communicate()
         finally:
+            going_on.cancel()
             if program.returncode is None:
                 program.kill()
                 await program.wait()
@@ -59,3 +61,10 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(
     counted = re.search(r"(\d+) generated, (\d+) passed", text)
     assert counted is not None, text[-3000:]
     assert int(counted[1]) == int(counted[2]) > 500
+
+
+async def _go_on(fake: FakeControlPlane) -> None:
+    """A run that is heard."""
+    while True:
+        await asyncio.sleep(1)
+        await fake.advance()

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
@@ -24,26 +24,21 @@ RunName = Annotated[
     str,
     Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Name of the run.", examples=["smoke-20260101"]),
 ]
-SettingKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.\-]{1,200}$")]
+KEY = r"^[A-Za-z0-9_.\-]{1,200}$"
+SettingKey = Annotated[str, StringConstraints(pattern=KEY)]
 SettingText = Annotated[str, StringConstraints(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Setting = bool | int | Annotated[float, Field(allow_inf_nan=False)] | SettingText | None
 
 _EXAMPLE = {"recipe": "smoke", "set": {"stop.steps": 200}, "ends_by_itself": True, "reason": "a first look"}
+_CLONE = {"of": "smoke-20260101-000000-0000", "set": {"trainer.seed": 2}, "reason": "another seed"}
 
 
-class LaunchAsked(Body):
-    """What to start, and how."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
-
-    recipe: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)] | None = Field(
-        None, description="A recipe that comes with AstraFlow (`astraflow recipes`)."
-    )
-    of: Annotated[str, Field(min_length=1, max_length=128, pattern=NAME)] | None = Field(
-        None, description="Instead: a run that was launched from here, of whose settings another is made."
-    )
+class _Asked(Body):
     set: dict[SettingKey, Setting] = Field(
-        default_factory=dict, max_length=MOST_SETTINGS, description="Settings that differ, each by its key."
+        default_factory=dict,
+        max_length=MOST_SETTINGS,
+        description="Settings that differ, each by its key.",
+        json_schema_extra={"propertyNames": {"pattern": KEY}},
     )
     fleet: bool = Field(False, description="A fleet service starts its nodes and sizes their pool.")
     ends_by_itself: bool = Field(True, description="It ends when it has learned, or may go no further.")
@@ -52,11 +47,23 @@ class LaunchAsked(Body):
     )
     reason: Reason
 
-    @model_validator(mode="after")
-    def _names_one(self) -> "LaunchAsked":
-        if (self.recipe is None) == (self.of is None):
-            raise ValueError("name a recipe, or `of` an earlier run: one of them")
-        return self
+
+class LaunchAsked(_Asked):
+    """A run of a recipe."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
+
+    recipe: str = Field(
+        min_length=1, max_length=128, pattern=NAME, description="One that comes with AstraFlow (`astraflow recipes`)."
+    )
+
+
+class CloneAsked(_Asked):
+    """A run with the settings of an earlier one."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_CLONE]})
+
+    of: str = Field(min_length=1, max_length=128, pattern=NAME, description="A run that was launched from here.")
 
 
 class LaunchAnswer(Filled):
@@ -113,13 +120,17 @@ async def launches(
 
 @router.post("/launches", status_code=201, response_model=LaunchAnswer, responses=refusals(404, *SENT))
 @needs(Need.OPERATE)
-async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked, key: Key) -> dict[str, Any]:
+async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked | CloneAsked, key: Key) -> dict[str, Any]:
     """Start a run as a process of its own, which goes on when the page's process ends.
 
     404 for a recipe or run that there is not, 409 for settings that the recipe does not take.
     """
     try:
-        place = await acts.place_of(parts, body.recipe or "", body.of or "")
+        place = (
+            await acts.place_of(parts, body.recipe, "")
+            if isinstance(body, LaunchAsked)
+            else await acts.place_of(parts, "", body.of)
+        )
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
     options = LaunchOptions(has_fleet=body.fleet, ends_by_itself=body.ends_by_itself, limit_s=body.limit_s)
