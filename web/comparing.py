@@ -84,7 +84,9 @@ def flattened(content: Any, prefix: str = "") -> list[tuple[str, str]]:
     """
     if isinstance(content, dict) and content:
         return [
-            line for key, value in content.items() for line in flattened(value, f"{prefix}.{key}" if prefix else str(key))
+            line
+            for key, value in content.items()
+            for line in flattened(value, f"{prefix}.{key}" if prefix else str(key))
         ]
     return [(prefix, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))]
 
