@@ -83,11 +83,8 @@ def flattened(content: Any, prefix: str = "") -> list[tuple[str, str]]:
     [('stop.steps', '5'), ('names', '["a", "b"]')]
     """
     if isinstance(content, dict) and content:
-        return [
-            line
-            for key, value in content.items()
-            for line in flattened(value, f"{prefix}.{key}" if prefix else str(key))
-        ]
+        within = f"{prefix}." if prefix else ""
+        return [line for key, value in content.items() for line in flattened(value, f"{within}{key}")]
     return [(prefix, content if isinstance(content, str) else json.dumps(content, ensure_ascii=False))]
 
 

@@ -7,7 +7,7 @@ import typer
 
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
-from astraflow.cli.inspect import doctor, recipes, report
+from astraflow.cli.inspect import doctor, recipes, report, view
 from astraflow.cli.maintainer import maintainer
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.runs_group import runs
@@ -28,6 +28,7 @@ app.command()(run)
 app.command()(join)
 app.command()(token)
 app.command()(report)
+app.command()(view)
 app.command()(evaluate)
 app.command()(plugins)
 app.command()(simulate)

@@ -72,7 +72,7 @@ def subjects(session: Session, run_id: int, kind: str) -> list[str]:
 
 
 def leaders(session: Session, run_id: int, kind: str, value: str, *, at_most: int) -> list[str]:
-    """Names of the subjects of a kind whose value was highest at some time, at most so many, in order of their names."""
+    """Names of the subjects of a kind whose value was highest at some time, in order of their names."""
     prefix = f"{kind}/"
     found: dict[str, float] = {}
     for level in LEVELS[1:]:

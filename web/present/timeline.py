@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from web.history.reading import Row
 from web.present import formats
@@ -41,7 +42,7 @@ def timeline(rows: Sequence[Row], window: Window) -> Timeline:
     ends = known[::stride] + (known[-1:] if known and (len(known) - 1) % stride else [])
     shares: list[Share] = []
     sums = dict.fromkeys(PARTS, 0.0)
-    for (begin, before), (end, after) in zip(ends, ends[1:], strict=False):
+    for (begin, before), (end, after) in pairwise(ends):
         grown = {part: after[part] - before[part] for part in PARTS}
         total = sum(grown.values())
         if total <= 0 or min(grown.values()) < 0:
@@ -76,4 +77,5 @@ def _finding(sums: dict[str, float]) -> str:
     total = sum(sums.values())
     if not total:
         return "No step was timed yet"
-    return f"It computed {formats.percent(sums['compute'] / total)} of its time and waited {formats.percent(sums['wait'] / total)}"
+    computed, waited = (formats.percent(sums[part] / total) for part in ("compute", "wait"))
+    return f"It computed {computed} of its time and waited {waited}"
