@@ -7,7 +7,7 @@ from itertools import pairwise
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Author, Span
 from web.present import formats
-from web.present.samples import fate_of, tone_of, versions_of
+from web.present.samples import tone_of, versions_of
 
 FATES = {
     "buffered": "It waits in the buffer for a batch.",
@@ -64,7 +64,6 @@ class Conversation:
     member: int
     reward: str
     tone: str
-    fate: str
     why: str
     facts: tuple[Fact, ...]
     turns: tuple[ConversationTurn, ...]
@@ -84,7 +83,6 @@ def conversation(sample: SampledTrajectory, names: Mapping[str, str]) -> Convers
         member=sample.member,
         reward=formats.MISSING if failure else formats.reward(sample.reward),
         tone="bad" if failure else tone_of(sample.reward, best=1.0, worst=0.0),
-        fate=fate_of(sample),
         why=why_of(sample),
         facts=_facts(sample, names.get(sample.node, sample.node)),
         turns=_turns(sample),

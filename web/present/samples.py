@@ -134,6 +134,9 @@ def fate_of(member: SampledTrajectory) -> str:
 def versions_of(member: SampledTrajectory) -> str:
     """Which versions wrote it, and how many tokens each when there are several."""
     written = [span for span in member.spans if span.author is Author.MODEL]
-    if len(written) == 1:
+    if len({span.version for span in written}) == 1:
         return f"v{written[0].version}"
-    return ", ".join(f"v{span.version} {_TIMES}{span.length}" for span in written) or "nothing written"
+    tokens: dict[int, int] = {}
+    for span in written:
+        tokens[int(span.version or 0)] = tokens.get(int(span.version or 0), 0) + span.length
+    return ", ".join(f"v{version} {_TIMES}{count}" for version, count in tokens.items()) or "nothing written"

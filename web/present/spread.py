@@ -51,7 +51,7 @@ def histogram(spread: RewardSpread, asked: SampleFilter, *, path: str) -> Histog
         end = one.end
         bars.append(
             Bar(
-                label=_label(one.begin, one.end),
+                label=_edge(one.lowest) if one.lowest == one.highest else _label(one.begin, one.end),
                 count=formats.count(one.trajectories),
                 groups=formats.several(one.groups, "group"),
                 share=one.trajectories / most,

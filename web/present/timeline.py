@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from web.history.reading import Row
 from web.present import formats
@@ -42,13 +41,17 @@ def timeline(rows: Sequence[Row], window: Window) -> Timeline:
     ends = known[::stride] + (known[-1:] if known and (len(known) - 1) % stride else [])
     shares: list[Share] = []
     sums = dict.fromkeys(PARTS, 0.0)
-    for (begin, before), (end, after) in pairwise(ends):
+    begin, before = ends[0] if ends else (0.0, sums)
+    for end, after in ends[1:]:
         grown = {part: after[part] - before[part] for part in PARTS}
         total = sum(grown.values())
+        if min(grown.values()) < 0:  # the run began anew
+            begin, before = end, after
         if total <= 0 or min(grown.values()) < 0:
-            continue
+            continue  # no step ended
         shares += _shares(grown, total, begin, end, window)
         sums = {part: sums[part] + grown[part] for part in PARTS}
+        begin, before = end, after
     return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums))
 
 
