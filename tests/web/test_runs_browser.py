@@ -33,7 +33,7 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
         await page.goto(f"{web.address}/runs/1")
         await page.locator("a.bar").first.focus()
         await page.keyboard.press("Enter")
-        await page.wait_for_url("**/trajectories?min_reward=0.0&max_reward=0.0", timeout=PATIENCE_MS)
+        await page.wait_for_url("**/trajectories?*min_reward=0.0&max_reward=0.0", timeout=PATIENCE_MS)
         await page.keyboard.press("j")
         await page.keyboard.press("j")
         await expect(page.locator("main .table tbody tr").nth(1)).to_be_focused()
