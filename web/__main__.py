@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--all-runs", action="store_true", dest="follows_all", help="follow all runs of this machine and user"
     )
+    parser.add_argument(
+        "--read-only", action="store_true", dest="is_read_only", help="show what was recorded, and change nothing"
+    )
     parser.add_argument("--fleet", default="", metavar="HOST:PORT", help="the fleet service to show and steer")
     parser.add_argument("--directory", required=True, type=Path, help="where logins and recorded charts are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")

@@ -50,11 +50,13 @@ from web.routes import (
     pools,
     runs,
     settings,
+    trajectories,
     views,
     weights,
 )
 
-_PAGES = (overview, launches, runs, pools, nodes, weights, decisions, maintainer, flows, charts, audit, settings)
+_OF_RUNS = (launches, runs, trajectories)
+_PAGES = (overview, *_OF_RUNS, pools, nodes, weights, decisions, maintainer, flows, charts, audit, settings)
 _BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (*(module.router for module in (*_PAGES, *_BESIDE)), *api.ROUTERS)
 

@@ -56,6 +56,10 @@ Refuse = Callable[[Request, Need], Awaitable[Response]]
 """Makes the answer for who lacks the role."""
 
 
+LOOKING = (Need.NOTHING, Need.READ, Need.OWN)
+"""What is left on a page that only shows what was recorded."""
+
+
 class Guard:
     """ASGI middleware around the whole application.
 
@@ -83,6 +87,9 @@ class Guard:
         need = self._needs.of(scope)
         if need is not Need.NOTHING and viewer is None:
             await _ask_to_log_in(scope, receive, answer)
+        elif self._settings.is_read_only and need not in LOOKING:
+            text = "This page only shows what was recorded: nothing can be launched or changed from it."
+            await _refused(scope, headers, 403, text)(scope, receive, answer)
         elif viewer is not None and not viewer.may(need):
             await self._turn_away(scope, receive, answer, need)
         elif _reads(scope) or scope["type"] == "websocket":

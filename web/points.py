@@ -33,6 +33,12 @@ VALUES = (
     "version",
     "steps",
     "lag",
+    "loss",
+    "kl",
+    "length",
+    "wait_s",
+    "compute_s",
+    "publish_s",
 )
 """Names of the numbers of a `PolicyPoint`, in the order in which they travel to the page."""
 
@@ -59,6 +65,16 @@ class PolicyPoint:
     steps: int
     lag: int | None
     """Versions that the node farthest behind is behind."""
+    loss: float | None = None
+    """Of the last step, as the trainer says."""
+    kl: float | None = None
+    """Divergence from the reference policy, or where there is none, from the policy that wrote the rollouts."""
+    length: float | None = None
+    """Model-written tokens for each row of the last batch."""
+    wait_s: float | None = None
+    compute_s: float | None = None
+    publish_s: float | None = None
+    """Seconds over all steps so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +185,25 @@ def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
         version=int(stream.version),
         steps=stream.steps,
         lag=max(lags.values(), default=None),
+        **_training(stream),
     )
+
+
+def _training(stream: StreamReport) -> dict[str, float | None]:
+    """What the trainer says of its steps; nothing before the first."""
+    if not stream.steps:
+        return {}
+    told = (stream.metrics.get(name) for name in ("kl_reference", "kl_behaviour"))
+    kl = next((value for value in told if value is not None), None)
+    loss = stream.metrics.get("loss")
+    return {
+        "loss": None if loss is None else finite(loss),
+        "kl": None if kl is None else finite(kl),
+        "length": finite(stream.tokens_mean),
+        "wait_s": finite(stream.wait_s),
+        "compute_s": finite(stream.compute_s),
+        "publish_s": finite(stream.publish_s),
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_origin
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, Seam
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports import Event, FlowReport, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -34,6 +34,7 @@ class RecordedReport:
     simulated: tuple[str, ...]
     flows: tuple[FlowReport, ...]
     streams: tuple[StreamReport, ...]
+    events: tuple[Event, ...] = ()
 
 
 def report_to_json(report: Report) -> str:
@@ -52,6 +53,7 @@ def report_from_json(text: str) -> RecordedReport:
         simulated=tuple(map(str, content.get("simulated") or ())),
         flows=_readable(_flow, content.get("flows")),
         streams=_readable(_stream, content.get("streams")),
+        events=_readable(lambda one: _filled(Event, one), content.get("events")),
     )
 
 

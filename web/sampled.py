@@ -1,18 +1,19 @@
-"""One page of sampled trajectories for the page of a run, asked of dataflow."""
+"""Sampled trajectories, asked of dataflow: a page of them, how their rewards are spread, a group, and one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.lookups import GroupQuery, TrajectoryPage
+from astraflow.contract.lookups import RewardQuery, RewardSpread, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.reports import SampledTrajectory
 from web.parts import Parts
 from web.present.sample_filter import SampleFilter
-from web.present.samples import GroupRow, SampledGroup, group_rows, grouped
+from web.present.samples import SampledGroup, grouped
 
 PAGE_SAMPLES = 48
-STEP_GROUPS = 200
-"""Groups of one step in its table."""
+GROUP_MEMBERS = 200
+"""Of a group, at most so many are shown."""
+BINS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +22,8 @@ class SamplePage:
 
     asked: SampleFilter
     groups: tuple[SampledGroup, ...] = ()
-    of_step: tuple[GroupRow, ...] = ()
-    """The step's groups in figures, when one step was asked for."""
+    spread: RewardSpread | None = None
+    """Of all that the filter lets through, whatever their rewards."""
     older: int | None = None
     """`before` of the next page; None on the last."""
     newer: int | None = None
@@ -34,16 +35,51 @@ async def sample_page(parts: Parts, asked: SampleFilter) -> SamplePage:
     """The page of a run that is connected; whatever dataflow says instead is the page's problem."""
     try:
         page = await _whole_groups(parts, asked)
-        of_step = await _groups_of_step(parts, asked)
+        spread = await reward_spread(parts, asked)
     except AstraFlowError as problem:
         return SamplePage(asked=asked, problem=str(problem))
     found = page.trajectories
     return SamplePage(
         asked=asked,
-        groups=grouped(found, _names(parts)),
-        of_step=of_step,
+        groups=grouped(found, node_names(parts)),
+        spread=spread,
         older=found[-1].ordinal if found and page.has_older else None,
         newer=found[0].ordinal if found and page.has_newer else None,
+    )
+
+
+async def reward_spread(parts: Parts, asked: SampleFilter) -> RewardSpread:
+    """How rewards are spread over all that the filter lets through but for its rewards. Raises: AstraFlowError."""
+    whole = replace(asked, min_reward=None, max_reward=None, before=None, after=None)
+    return await parts.control.rewards(RewardQuery(matching=whole.query(limit=1), at_most=BINS))
+
+
+async def members_of(parts: Parts, group: str, policy: str) -> tuple[SampledTrajectory, ...]:
+    """What is kept of a group, in the order of its members. Raises: AstraFlowError."""
+    found: list[SampledTrajectory] = []
+    query = TrajectoryQuery(group=group, policy=policy, limit=GROUP_MEMBERS)
+    while True:
+        page = await parts.control.trajectories(query)
+        found += page.trajectories
+        if not page.has_older or len(found) >= GROUP_MEMBERS:
+            return tuple(sorted(found, key=lambda one: one.ordinal))
+        query = replace(query, before=found[-1].ordinal)
+
+
+async def one_sample(parts: Parts, ordinal: int) -> SampledTrajectory | None:
+    """The trajectory of that ordinal; None when it is not kept (any more). Raises: AstraFlowError."""
+    page = await parts.control.trajectories(TrajectoryQuery(before=ordinal + 1, limit=1))
+    found = page.trajectories
+    return found[0] if found and found[0].ordinal == ordinal else None
+
+
+async def neighbours(parts: Parts, asked: SampleFilter, ordinal: int) -> tuple[int | None, int | None]:
+    """Ordinals of the next older and the next newer trajectory that the filter lets through. Raises: AstraFlowError."""
+    older = await parts.control.trajectories(replace(asked, before=ordinal, after=None).query(limit=1))
+    newer = await parts.control.trajectories(replace(asked, before=None, after=ordinal).query(limit=1))
+    return (
+        older.trajectories[0].ordinal if older.trajectories else None,
+        newer.trajectories[-1].ordinal if newer.trajectories else None,
     )
 
 
@@ -74,13 +110,7 @@ def _in_order(found: tuple[SampledTrajectory, ...]) -> tuple[SampledTrajectory, 
     return tuple(sorted(found, key=lambda sample: -sample.ordinal))
 
 
-async def _groups_of_step(parts: Parts, asked: SampleFilter) -> tuple[GroupRow, ...]:
-    if asked.step is None or asked.group:
-        return ()
-    query = GroupQuery(policy=asked.policy, step=asked.step, limit=STEP_GROUPS)
-    return group_rows((await parts.control.groups(query)).groups)
-
-
-def _names(parts: Parts) -> Mapping[str, str]:
+def node_names(parts: Parts) -> Mapping[str, str]:
+    """Names of the nodes by their ids."""
     report = parts.state.report
     return {str(node.id): node.facts.name for node in report.nodes} if report else {}

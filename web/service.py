@@ -7,7 +7,7 @@ from collections.abc import Callable
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.runs import active_runs
+from astraflow.runtime.runs import RunFolder, active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
 from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
@@ -45,7 +45,7 @@ async def serve(
             trail = Trail(database, clock=clock)
             launcher = Launcher(database, clock=clock)
             async with following(settings, database=database, clock=clock) as first:
-                find = active_runs if settings.follows_all else launcher.folders
+                find = _nothing if settings.is_read_only else active_runs if settings.follows_all else launcher.folders
                 house = House(
                     settings=settings,
                     clock=clock,
@@ -86,6 +86,11 @@ async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_re
             house.followings.close()
         for task in beside:
             task.cancel()
+
+
+def _nothing() -> list[RunFolder]:
+    """What a page follows that only shows what was recorded."""
+    return []
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

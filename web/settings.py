@@ -24,6 +24,8 @@ class Settings(Config):
     """Address `HOST:PORT` of the dataflow service to follow; empty for those of this machine's runs only."""
     follows_all: bool = False
     """Whether all runs of this machine and user are followed, besides those that were launched from the page."""
+    is_read_only: bool = False
+    """Whether the page only shows what was recorded: nothing is followed, launched or changed."""
     token: str = Field(default="", repr=False)
     """Run token, from the environment variable ASTRAFLOW_TOKEN."""
     authority: Path | None = None

@@ -3,10 +3,12 @@
 A restart forgets it, and costs no more than planning again: what must not be done twice, the services themselves know.
 """
 
+import asyncio
 from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from astraflow.contract.fleet import Plan, PlanId, PoolSpec
+from web.run_summary import RunSummary
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -40,3 +42,9 @@ class Shelf:
         """A pool's spec before the change that made this version of it: what undoing goes back to."""
         self.drains: Remembered[str, tuple[str, str]] = Remembered()
         """Idempotency key -> what was asked, and the answer."""
+        self.launches: Remembered[str, tuple[list[str], str]] = Remembered()
+        """Idempotency key -> what was asked of a launched run, and its name."""
+        self.summaries: Remembered[tuple[int, int], RunSummary] = Remembered()
+        """Record of a run, and the sequence of its last report -> what that says."""
+        self.launching = asyncio.Lock()
+        """Whoever launches, stops or resumes a run: one after the other, so that two of one key do it once."""

@@ -70,6 +70,7 @@ def _policy_point(numbers: dict[str, float | None]) -> PolicyPoint:
         version=round(numbers["version"] or 0.0),
         steps=round(numbers["steps"] or 0.0),
         lag=None if lag is None else round(lag),
+        **{name: numbers[name] for name in ("loss", "kl", "length", "wait_s", "compute_s", "publish_s")},
     )
 
 

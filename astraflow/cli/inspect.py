@@ -1,10 +1,11 @@
-"""Commands that look: `report` on a run, `recipes` there are, `doctor` about this machine."""
+"""Commands that look: `report` on a run, `view` at one that ended, `recipes` there are, `doctor` on this machine."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Address, Overrides, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Address, Overrides, Port, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 
 def report(
@@ -67,3 +68,13 @@ def doctor() -> None:
     findings = examine()
     Console().print(table(findings))
     raise typer.Exit(1 if any(finding.is_needed and not finding.is_good for finding in findings) else 0)
+
+
+def view(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run.")],
+    port: Port = 0,
+) -> None:
+    """Look at a run that ended: its page over a copy of what was recorded, read-only, without its services."""
+    from astraflow.cli.reopening import reopen
+
+    raise typer.Exit(reopen(run_dir, port=port, say=typer.echo))

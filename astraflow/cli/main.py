@@ -7,10 +7,11 @@ import typer
 
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
-from astraflow.cli.inspect import doctor, recipes, report
+from astraflow.cli.inspect import doctor, recipes, report, view
 from astraflow.cli.maintainer import maintainer
 from astraflow.cli.mcp import mcp
 from astraflow.cli.run import demo, prepare, run
+from astraflow.cli.runs_group import runs
 from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
 from astraflow.cli.steer import plugins
@@ -28,6 +29,7 @@ app.command()(run)
 app.command()(join)
 app.command()(token)
 app.command()(report)
+app.command()(view)
 app.command()(evaluate)
 app.command()(plugins)
 app.command()(simulate)
@@ -38,6 +40,7 @@ app.command()(mcp)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
 app.add_typer(fleet, name="fleet")
+app.add_typer(runs, name="runs")
 
 
 def main() -> None:

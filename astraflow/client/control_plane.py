@@ -6,7 +6,16 @@ from astraflow.contract.access import JoinToken
 from astraflow.contract.advice import FleetTerms, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.lookups import EventPage, EventQuery, GroupPage, GroupQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.lookups import (
+    EventPage,
+    EventQuery,
+    GroupPage,
+    GroupQuery,
+    RewardQuery,
+    RewardSpread,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports import Report
 from astraflow.wire.channel import Link
@@ -16,8 +25,10 @@ from astraflow.wire.codec_evaluations import decode_evaluation
 from astraflow.wire.codec_lookups import (
     decode_sample,
     decode_sampled_group,
+    decode_spread,
     encode_event_query,
     encode_group_query,
+    encode_reward_query,
     encode_trajectory_query,
 )
 from astraflow.wire.pb import control_plane_pb2 as pb
@@ -74,6 +85,11 @@ class ControlPlaneClient:
         """Groups of the sampled trajectories, with their figures."""
         reply = await self._link.call(self._stub.Groups, encode_group_query(query), timeout_s=TIMEOUT_S)
         return GroupPage(groups=tuple(decode_sampled_group(group) for group in reply.groups), has_older=reply.has_older)
+
+    async def rewards(self, query: RewardQuery) -> RewardSpread:
+        """How the rewards of sampled trajectories are spread. Raises: InvalidInput."""
+        reply = await self._link.call(self._stub.Rewards, encode_reward_query(query), timeout_s=TIMEOUT_S)
+        return decode_spread(reply)
 
     async def events(self, query: EventQuery) -> EventPage:
         """Events of the whole run."""

@@ -60,6 +60,45 @@ class TrajectoryPage:
     has_newer: bool
 
 
+MOST_BINS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardQuery:
+    """How the rewards of these trajectories are spread."""
+
+    matching: TrajectoryQuery
+    """Its page is left out: all that match are counted."""
+    at_most: int = 20
+    """Bins."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.at_most <= MOST_BINS:
+            raise InvalidInput(f"rewards fall into 1 to {MOST_BINS} bins, not {self.at_most}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardBin:
+    """Trajectories whose rewards lie close together: from `begin` to before `end`."""
+
+    begin: float
+    end: float
+    lowest: float
+    """The least of them. With `highest`, a `TrajectoryQuery` finds exactly this bin's."""
+    highest: float
+    trajectories: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSpread:
+    """Bins in order, of one width; those that are empty are left out."""
+
+    bins: tuple[RewardBin, ...]
+    failed: int
+    """Members that match and have no reward."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuery:
     """Which sampled groups, newest first. What is empty or None matches all."""

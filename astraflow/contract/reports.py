@@ -248,3 +248,5 @@ class SampledTrajectory:
     """What the workflow measured."""
     failure: Failure | None = None
     """Why this member has no trajectory: it is masked out of its group."""
+    text_ends: tuple[int, ...] = ()
+    """Where in `prompt_text + completion_text` each span ends, in letters; empty when it was not recorded."""

@@ -55,6 +55,8 @@ class Trajectory:
     prompt_text: str = ""
     """What the model read, as text: attached by the node for a sample of groups, for people to look at; else empty."""
     completion_text: str = ""
+    text_ends: tuple[int, ...] = ()
+    """Where in `prompt_text + completion_text` each span ends, in letters; empty without texts."""
     answer: str = ""
     """What it answered, as its reward reads it: equal answers are equal texts, which can be counted as votes.
     Empty when there is none."""

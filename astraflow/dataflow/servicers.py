@@ -38,9 +38,11 @@ from astraflow.wire.codec_evaluations import encode_evaluation
 from astraflow.wire.codec_lookups import (
     decode_event_query,
     decode_group_query,
+    decode_reward_query,
     decode_trajectory_query,
     encode_sample,
     encode_sampled_group,
+    encode_spread,
 )
 from astraflow.wire.codec_partials import decode_partial
 from astraflow.wire.pb import common_pb2 as common
@@ -234,6 +236,10 @@ class ControlService(ControlPlaneServicer):
         page = await self._run.samples.groups(replace(query, limit=min(query.limit, MAX_PAGE)))
         groups = [encode_sampled_group(group) for group in page.groups]
         return control.GroupsReply(groups=groups, has_older=page.has_older)
+
+    async def Rewards(self, request: control.RewardsRequest, context: Any) -> control.RewardsReply:  # noqa: N802
+        """See the proto."""
+        return encode_spread(await self._run.samples.rewards(decode_reward_query(request)))
 
     async def Events(self, request: control.EventsRequest, context: Any) -> control.EventsReply:  # noqa: N802
         """See the proto."""

@@ -2,7 +2,15 @@
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.lookups import EventQuery, GroupQuery, SampledGroup, TrajectoryQuery
+from astraflow.contract.lookups import (
+    EventQuery,
+    GroupQuery,
+    RewardBin,
+    RewardQuery,
+    RewardSpread,
+    SampledGroup,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Boundary, Failure
 from astraflow.wire.codec_common import decode_spans, encode_spans, given, plain, taken
@@ -39,6 +47,7 @@ _GROUP_WORDS = ("policy", "flow", "fate", "limit")
 _GROUP_OPTIONS = ("step", "first_step", "last_step", "before")
 _GROUP_FIELDS = ("ordinal", "at", "fate", "trajectories", "failed", "truncated")
 _GROUP_FIGURES = ("step", "reward_mean", "reward_min", "reward_max")
+_BIN_FIELDS = ("begin", "end", "lowest", "highest", "trajectories", "groups")
 _EVENT_WORDS = ("subject", "text", "limit")
 
 
@@ -53,6 +62,7 @@ def encode_sample(sample: SampledTrajectory) -> pb.SampledTrajectory:
         step=sample.step,
         spans=encode_spans(sample.spans),
         metrics=dict(sample.metrics),
+        text_ends=sample.text_ends,
         failure_boundary=sample.failure.boundary.value if sample.failure else "",
         failure_message=sample.failure.message if sample.failure else "",
         **taken(sample, _SAMPLE_FIELDS),
@@ -69,6 +79,7 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
         node=NodeId(message.node),
         spans=decode_spans(message.spans),
         metrics=plain(message.metrics),
+        text_ends=tuple(message.text_ends),
         failure=_decode_failure(message),
         **given(message, ("step",)),
         **taken(message, _SAMPLE_FIELDS),
@@ -83,6 +94,27 @@ def encode_trajectory_query(query: TrajectoryQuery) -> pb.TrajectoriesRequest:
 def decode_trajectory_query(message: pb.TrajectoriesRequest) -> TrajectoryQuery:
     """Message -> query."""
     return TrajectoryQuery(**taken(message, _TRAJECTORY_WORDS), **given(message, _TRAJECTORY_OPTIONS))
+
+
+def encode_reward_query(query: RewardQuery) -> pb.RewardsRequest:
+    """Query -> message."""
+    return pb.RewardsRequest(matching=encode_trajectory_query(query.matching), at_most=query.at_most)
+
+
+def decode_reward_query(message: pb.RewardsRequest) -> RewardQuery:
+    """Message -> query."""
+    return RewardQuery(matching=decode_trajectory_query(message.matching), at_most=message.at_most)
+
+
+def encode_spread(spread: RewardSpread) -> pb.RewardsReply:
+    """Spread -> message."""
+    return pb.RewardsReply(bins=[pb.RewardBin(**taken(one, _BIN_FIELDS)) for one in spread.bins], failed=spread.failed)
+
+
+def decode_spread(message: pb.RewardsReply) -> RewardSpread:
+    """Message -> spread."""
+    bins = tuple(RewardBin(**taken(one, _BIN_FIELDS)) for one in message.bins)
+    return RewardSpread(bins=bins, failed=message.failed)
 
 
 def encode_group_query(query: GroupQuery) -> pb.GroupsRequest:

@@ -34,6 +34,7 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
     if trajectory.prompt_text or trajectory.completion_text:
         message.prompt_text = trajectory.prompt_text
         message.completion_text = trajectory.completion_text
+        message.text_ends.extend(trajectory.text_ends)
     if trajectory.answer:
         message.answer = trajectory.answer
     return message
@@ -93,5 +94,6 @@ def _trajectory(
         metrics=dict(message.metrics) if message.metrics else {},
         prompt_text=message.prompt_text,
         completion_text=message.completion_text,
+        text_ends=tuple(message.text_ends),
         answer=message.answer,
     )

@@ -96,6 +96,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "History": _open_to(*_LOOKERS),
         "Trajectories": _open_to(*_LOOKERS),
         "Groups": _open_to(*_LOOKERS),
+        "Rewards": _open_to(*_LOOKERS),
         "Events": _open_to(*_LOOKERS),
         "Evaluations": _open_to(*_LOOKERS),
         "WhatIf": _open_to(*_LOOKERS),

@@ -81,8 +81,13 @@ def with_text(trajectory: Trajectory, tokenizer: ChatTokenizer) -> Trajectory:
     ends = np.cumsum([0, *(span.length for span in trajectory.spans)]).tolist()
     places = zip(trajectory.spans, pairwise(ends), strict=True)
     begun = next((begin for span, (begin, _) in places if span.author is Author.MODEL), len(trajectory.tokens))
-    return replace(
-        trajectory,
-        prompt_text=tokenizer.decode(trajectory.tokens[:begun], keep_specials=True),
-        completion_text=tokenizer.decode(trajectory.tokens[begun:]),
-    )
+    prompt = tokenizer.decode(trajectory.tokens[:begun], keep_specials=True)
+    completion = tokenizer.decode(trajectory.tokens[begun:])
+
+    def text_end(end: int) -> int:
+        if end <= begun:
+            return len(prompt)
+        return len(prompt) + min(len(completion), len(tokenizer.decode(trajectory.tokens[begun:end])))
+
+    ended = tuple(text_end(end) for end in ends[1:])
+    return replace(trajectory, prompt_text=prompt, completion_text=completion, text_ends=ended)

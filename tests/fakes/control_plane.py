@@ -20,9 +20,11 @@ from astraflow.wire.codec_control import decode_change, encode_event, encode_rep
 from astraflow.wire.codec_evaluations import encode_evaluation
 from astraflow.wire.codec_lookups import (
     decode_group_query,
+    decode_reward_query,
     decode_trajectory_query,
     encode_sample,
     encode_sampled_group,
+    encode_spread,
 )
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer, add_ControlPlaneServicer_to_server
@@ -87,6 +89,9 @@ class FakeControlPlane(ControlPlaneServicer):
     async def Groups(self, request: pb.GroupsRequest, context: Any) -> pb.GroupsReply:  # noqa: N802 (the service's name)
         page = self.world.groups(self.sequence, decode_group_query(request))
         return pb.GroupsReply(groups=[encode_sampled_group(group) for group in page.groups], has_older=page.has_older)
+
+    async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:  # noqa: N802 (the service's name)
+        return encode_spread(self.world.rewards(self.sequence, decode_reward_query(request)))
 
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
         known = {

@@ -5,12 +5,22 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.links import LinkReport
-from astraflow.contract.lookups import GroupPage, GroupQuery, SampledGroup, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.lookups import (
+    GroupPage,
+    GroupQuery,
+    RewardBin,
+    RewardQuery,
+    RewardSpread,
+    SampledGroup,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports import (
     Event,
     FlowReport,
@@ -58,6 +68,8 @@ class World:
     paused: set[str] = field(default_factory=set)
     plugins: Mapping[str, float] = field(default_factory=dict)
     """What its data algorithms say; then some groups are trained again, too."""
+    tool: str = ""
+    """What a tool answers every member that asks it; empty for a world without one."""
     failing_member: int | None = None
     """A member of every group whose engine fails."""
     journal: list[Event] = field(default_factory=list)
@@ -118,6 +130,28 @@ class World:
             if query.policy in ("", sample.policy) and query.step in (None, sample.step):
                 members.setdefault(sample.group, []).append(sample)
         return GroupPage(groups=tuple(_sampled_group(of_group) for of_group in members.values()), has_older=False)
+
+    def rewards(self, sequence: int, query: RewardQuery) -> RewardSpread:
+        """Tenths, as the service would have them for rewards from 0 to 1."""
+        found = [sample for sample in self.samples(sequence) if _matches(sample, query.matching)]
+        bins: dict[int, list[SampledTrajectory]] = {}
+        for sample in found:
+            if sample.failure is None:
+                bins.setdefault(math.floor(sample.reward / 0.1), []).append(sample)
+        return RewardSpread(
+            bins=tuple(
+                RewardBin(
+                    begin=place * 0.1,
+                    end=(place + 1) * 0.1,
+                    lowest=min(one.reward for one in members),
+                    highest=max(one.reward for one in members),
+                    trajectories=len(members),
+                    groups=len({(one.policy, one.group) for one in members}),
+                )
+                for place, members in sorted(bins.items())
+            ),
+            failed=sum(one.failure is not None for one in found),
+        )
 
     def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
         """Write into the journal."""
@@ -298,6 +332,9 @@ class World:
         step = math.floor((at - 4) * STEPS_PER_S) if at > 6 else None
         version = Version(max(0, (step or 0) - 1))
         group_id = f"train:{group}"
+        said = answer if is_right else "".join(chance.sample("abcdefgh", 4))
+        call = f"reverse({answer})\n" if self.tool else ""
+        spans, ends = _spans(version, is_split=member == 5, prompt=self.prompt, call=call, tool=self.tool, said=said)
         return SampledTrajectory(
             ordinal=(group * len(self.policies) + self.policies.index(policy)) * GROUP_SIZE + member,
             group=GroupId(group_id),
@@ -310,17 +347,12 @@ class World:
             fate="trained" if step is not None else "buffered",
             reward=1.0 if is_right else 0.0,
             prompt_text=self.prompt,
-            completion_text=answer if is_right else "".join(chance.sample("abcdefgh", 4)),
+            completion_text=f"{call}{self.tool}{said}",
             reference_text=answer,
-            tokens=31,
-            model_tokens=5,
-            spans=(
-                Span(author=Author.CONTEXT, length=26),
-                Span(author=Author.MODEL, length=3, version=version),
-                Span(author=Author.MODEL, length=2, version=Version(version + (1 if member == 5 else 0))),
-            )
-            if member == 5
-            else (Span(author=Author.CONTEXT, length=26), Span(author=Author.MODEL, length=5, version=version)),
+            tokens=sum(span.length for span in spans),
+            model_tokens=sum(span.length for span in spans if span.author is Author.MODEL),
+            spans=spans,
+            text_ends=ends,
             is_truncated=not is_right and chance.random() < 0.2,
             member=member,
             duration_s=0.4,
@@ -329,6 +361,21 @@ class World:
             if member == self.failing_member
             else None,
         )
+
+
+def _spans(
+    version: Version, *, is_split: bool, prompt: str, call: str, tool: str, said: str
+) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    """Who wrote what, and where each span's text ends. is_split: a refresh came in the middle of the answer."""
+    written = [(Author.CONTEXT, 26, None, prompt)]
+    if tool:
+        written += [(Author.MODEL, 8, version, call), (Author.CONTEXT, 12, None, tool)]
+    if is_split:
+        written += [(Author.MODEL, 3, version, said[:2]), (Author.MODEL, 2, Version(version + 1), said[2:])]
+    else:
+        written += [(Author.MODEL, 5, version, said)]
+    spans = tuple(Span(author=author, length=length, version=by) for author, length, by, _ in written)
+    return spans, tuple(accumulate(len(text) for *_, text in written))
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
+from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.web import running_web, shown_secret
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +22,12 @@ LIMIT_S = 59.0
 
 
 @pytest.mark.timeout(120)
-async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Path) -> None:
+async def test_the_api_does_what_its_document_says_whatever_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # hundreds of launches are not for this machine
+    monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
     fake = FakeControlPlane(sequence=12)  # a young run: what-ifs are played over all of it
     async with (
         fake.serving() as dataflow,
@@ -41,10 +47,12 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Pa
             stderr=asyncio.subprocess.STDOUT,
             cwd=tmp_path,
         )
+        going_on = asyncio.create_task(_go_on(fake))
         try:
             async with asyncio.timeout(LIMIT_S):
                 said, _ = await program.communicate()
         finally:
+            going_on.cancel()
             if program.returncode is None:
                 program.kill()
                 await program.wait()
@@ -53,3 +61,10 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(tmp_path: Pa
     counted = re.search(r"(\d+) generated, (\d+) passed", text)
     assert counted is not None, text[-3000:]
     assert int(counted[1]) == int(counted[2]) > 500
+
+
+async def _go_on(fake: FakeControlPlane) -> None:
+    """A run that is heard."""
+    while True:
+        await asyncio.sleep(1)
+        await fake.advance()

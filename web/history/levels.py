@@ -32,5 +32,5 @@ LEVELS = (SECONDS, TENS, FIVES)
 ROLLS = ((SECONDS, TENS), (TENS, FIVES))
 """What is rolled up into what."""
 
-HIGHEST = frozenset({"version", "steps", "lag", "target"})
+HIGHEST = frozenset({"version", "steps", "lag", "target", "wait_s", "compute_s", "publish_s"})
 """Numbers of which a coarse row shows the highest; of all others it shows the mean."""

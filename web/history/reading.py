@@ -71,6 +71,30 @@ def subjects(session: Session, run_id: int, kind: str) -> list[str]:
     return sorted(subject.removeprefix(prefix) for subject in found)
 
 
+def leaders(session: Session, run_id: int, kind: str, value: str, *, at_most: int) -> list[str]:
+    """Names of the subjects of a kind whose value was highest at some time, in order of their names."""
+    prefix = f"{kind}/"
+    found: dict[str, float] = {}
+    for level in LEVELS[1:]:
+        table: Any = level.table
+        query = (
+            select(col(SeriesName.subject), func.max(table.high))
+            .join(table, table.series_id == col(SeriesName.id))
+            .where(
+                col(SeriesName.run_id) == run_id,
+                col(SeriesName.value) == value,
+                col(SeriesName.subject).startswith(prefix, autoescape=True),
+            )
+            .group_by(col(SeriesName.subject))
+            .order_by(func.max(table.high).desc(), col(SeriesName.subject))
+            .limit(at_most)
+        )
+        for subject, highest in session.execute(query).all():
+            found[subject] = max(highest, found.get(subject, highest))
+    ranked = sorted(found, key=lambda subject: (-found[subject], subject))[:at_most]
+    return sorted(subject.removeprefix(prefix) for subject in ranked)
+
+
 def _thinned(ordered: list[Row], at_most: int) -> list[Row]:
     """Neighbours together, each lot under its first time, until there are at most so many."""
     stride = max(1, -(-len(ordered) // at_most))

@@ -76,6 +76,11 @@ class Launch:
     """How it ended, as its process said it last; empty while it goes on."""
     options: LaunchOptions
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether it ended and has something to go on with."""
+        return self.state is LaunchState.ENDED and self.folder.recipe_file.exists()
+
 
 class Launcher:
     """The runs that were started from here."""

@@ -83,6 +83,34 @@ CHARTS = {
     )
 }
 
+TRAINING_CHARTS = {
+    spec.name: spec
+    for spec in (
+        ChartSpec(
+            name="loss",
+            label="Loss of each step",
+            lines=(Line(value="loss", label="loss", style="main"),),
+            format="figure",
+            at_least=0.001,
+        ),
+        ChartSpec(
+            name="length",
+            label="Tokens written for each row of a batch",
+            lines=(Line(value="length", label="tokens", style="main", is_area=True),),
+            format="rate",
+            at_least=4.0,
+        ),
+        ChartSpec(
+            name="kl",
+            label="Divergence from the reference policy, or from the one that wrote the rollouts",
+            lines=(Line(value="kl", label="KL", style="main"),),
+            format="figure",
+            at_least=0.0001,
+        ),
+    )
+}
+"""What a trainer says of its steps."""
+
 FLEET_CHARTS = {
     spec.name: spec
     for spec in (
@@ -133,7 +161,7 @@ BALANCE = ChartSpec(
 )
 """The chart of the overview; `web.present.balance` draws it."""
 
-LINED = {**CHARTS, **FLEET_CHARTS}
+LINED = {**CHARTS, **TRAINING_CHARTS, **FLEET_CHARTS}
 """Those that are lines over one axis."""
 
 KNOWN = {**LINED, BALANCE.name: BALANCE}
@@ -176,6 +204,8 @@ class Drawing:
     window: scales.Window
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the script needs to draw it again."""
+    pins: tuple[tuple[float, float, str], ...] = ()
+    """Place, Unix seconds and kind of what happened meanwhile."""
 
 
 def draw(spec: ChartSpec, rows: Sequence[Row], window: scales.Window, *, limit: float | None) -> Drawing:

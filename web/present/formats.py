@@ -44,6 +44,15 @@ def reward(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2f}".replace("-", _MINUS)
 
 
+def figure(value: float | None) -> str:
+    """A number of any size, with three digits.
+
+    >>> figure(0.012345), figure(-2.5), figure(0)
+    ('0.0123', '\u22122.5', '0')
+    """
+    return MISSING if value is None else f"{value:.3g}".replace("-", _MINUS)
+
+
 def percent(value: float | None) -> str:
     """A fraction as per cent.
 

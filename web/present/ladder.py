@@ -39,7 +39,10 @@ def ladder(policy: PolicyId, points: Sequence[Point], window: Window, *, bound: 
     """Rows by node name, for the nodes of the newest points. bound: `max_staleness` of the stream."""
     shown = [point for point in points if point.at >= window.start]
     names = sorted({name for point in shown for name in point.lags.get(policy, {})})[:CHARTED_NODES]
-    return tuple(_rung(name, policy, shown, window, bound) for name in names)
+    return tuple(
+        rung(name, [(point.at, point.lags.get(policy, {}).get(name)) for point in shown], window, bound=bound)
+        for name in names
+    )
 
 
 def level(lag: int, bound: int) -> str:
@@ -56,24 +59,25 @@ def lag_text(lag: int | None) -> str:
     return "away" if lag is None else f"{lag} behind" if lag else "current"
 
 
-def _rung(name: str, policy: PolicyId, points: Sequence[Point], window: Window, bound: int) -> Rung:
+def rung(
+    name: str, lags: Sequence[tuple[float, int | None]], window: Window, *, bound: int, gap_s: float = GAP_S
+) -> Rung:
+    """One node's row, from how far it was behind at which time; None where it was away."""
     stretches: list[Stretch] = []
     start, until, current = 0.0, 0.0, -1
-    for point in points:
-        lag = point.lags.get(policy, {}).get(name)
+    for at, lag in lags:
         if lag is None:
             continue
-        if current >= 0 and (lag != current or point.at - until > GAP_S):
-            end = point.at if point.at - until <= GAP_S else until
+        if current >= 0 and (lag != current or at - until > gap_s):
+            end = at if at - until <= gap_s else until
             stretches.append(_stretch(start, end, current, window, bound))
-            start, current = point.at, lag
+            start, current = at, lag
         elif current < 0:
-            start, current = point.at, lag
-        until = point.at
+            start, current = at, lag
+        until = at
     if current >= 0:
         stretches.append(_stretch(start, until, current, window, bound))
-    latest = points[-1].lags.get(policy, {}).get(name) if points else None
-    return Rung(name=name, stretches=tuple(stretches), latest=lag_text(latest))
+    return Rung(name=name, stretches=tuple(stretches), latest=lag_text(lags[-1][1] if lags else None))
 
 
 def _stretch(start: float, end: float, lag: int, window: Window, bound: int) -> Stretch:

@@ -38,6 +38,8 @@ class LaunchChoice:
     """What is wrong besides the settings."""
     query: str
     """Which recipe or run, for links."""
+    key: str
+    """The form's own: sent twice, it launches once."""
 
     @property
     def title(self) -> str:
@@ -90,9 +92,10 @@ class LaunchChoice:
             "fleet": self.options.has_fleet,
             "ends_by_itself": self.options.ends_by_itself,
             "limit_s": self.options.limit_s,
+            "reason": "why",
         }
         told = {key: value for key, value in body.items() if value not in ("", None, {})}
-        return f"POST /api/v1/launches\n{json.dumps(told, indent=2)}"
+        return f"POST /api/v1/launches\nIdempotency-Key: {self.key}\n\n{json.dumps(told, indent=2)}"
 
     @property
     def cost(self) -> str:
@@ -153,7 +156,7 @@ def launch_view(launch: Launch, program: str) -> LaunchView:
         options=_options_sentence(launch.options),
         programs=programs,
         program=chosen,
-        can_resume=launch.state is LaunchState.ENDED and launch.folder.recipe_file.exists(),
+        can_resume=launch.can_resume,
     )
 
 

@@ -1,12 +1,17 @@
 """The list of runs, and one run: what it is, where its groups are, how it went."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 from typing import Any
+from urllib.parse import urlencode
 
 from astraflow.contract.reports import FlowReport, Report, StreamReport
+from web.pins import Pin
 from web.points import AVERAGED_STEPS, VALUES
 from web.present import charts, formats, scales
+from web.present.ladder import Rung, rung
 from web.present.ledger import (
     Balance,
     Entry,
@@ -17,6 +22,9 @@ from web.present.ledger import (
     prefix_balance,
     stream_balance,
 )
+from web.present.shell import Choice, moment
+from web.present.timeline import Timeline, timeline
+from web.ranges import RANGES_S, TimeRange
 from web.report_json import RecordedReport, report_from_json
 from web.tables import RunRecord
 
@@ -25,6 +33,12 @@ CHART_HEIGHT = 176
 
 EXTRA_LINES = {"reward": (charts.Line(value="reward_trained", label="trained on", style="second"),)}
 """Lines that only the page of a run shows: what the filters leave for the trainer."""
+
+RUN_CHARTS = {
+    spec.name: replace(spec, height=CHART_HEIGHT, lines=(*spec.lines, *EXTRA_LINES.get(spec.name, ())))
+    for spec in (*charts.CHARTS.values(), *charts.TRAINING_CHARTS.values())
+}
+"""Those of the page of a run, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,19 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunHead:
+    """What the pages below a run's say of it."""
+
+    id: int
+    name: str
+    recipe: str
+    is_live: bool
+    policies: tuple[str, ...]
+    fates: tuple[str, ...]
+    """What may have become of a sampled group, as far as this run has seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """One run. The live one comes with its report, a past one with what was recorded of its last."""
 
@@ -76,8 +103,29 @@ class RunView:
     is_live: bool
     flows: tuple[FlowReport, ...]
     figures: tuple[Figure, ...]
-    fates: tuple[str, ...]
-    """What may have become of a sampled group, as far as this run has seen."""
+    ranges: tuple[Choice, ...]
+    begin: str
+    """UTC, as a date field has it; with `end`, what is shown."""
+    end: str
+    is_custom: bool
+    timeline: Timeline
+    rungs: tuple[Rung, ...]
+    bound: int
+    x_ticks: Sequence[tuple[float, str]]
+    moments: tuple[Pin, ...]
+    """What happened to the fleet meanwhile, newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPast:
+    """What is known of a run over the stretch of time that is shown."""
+
+    rows: Sequence[charts.Row]
+    lags: Mapping[str, Sequence[charts.Row]]
+    """Of the nodes that were farthest behind, by name."""
+    pins: Sequence[Pin]
+    span: TimeRange | None
+    """What was asked for; None for the whole run."""
 
 
 def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
@@ -87,7 +135,7 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
         id=record.id or 0,
         name=record.name,
         recipe=record.recipe,
-        state="live" if is_live else "ended or out of sight",
+        state="live" if is_live else "out of sight",
         tone="good" if is_live else "off",
         started_at=record.started_at,
         duration=formats.duration(record.last_at - record.started_at),
@@ -96,18 +144,35 @@ def run_row(record: RunRecord, *, is_live: bool) -> RunRow:
     )
 
 
-def run_view(
-    record: RunRecord, rows: Sequence[charts.Row], *, policy: str, live: Report | None, dataflow: str
-) -> RunView:
-    """One run with its whole history (thinned). live: the newest report, when this is the run that goes on now."""
+def head_of(record: RunRecord, *, live: Report | None) -> RunHead:
+    """live: the newest report, when this is a run that goes on now."""
+    recorded = report_from_json(record.report_json)
+    streams = live.streams if live else recorded.streams
+    flows = live.flows if live else recorded.flows
+    return RunHead(
+        id=record.id or 0,
+        name=record.name,
+        recipe=record.recipe,
+        is_live=live is not None,
+        policies=tuple(stream.policy for stream in streams),
+        fates=_fates(flows, streams),
+    )
+
+
+def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | None, dataflow: str) -> RunView:
+    """One run over a stretch of time. live: the newest report, when this is the run that goes on now."""
     recorded = report_from_json(record.report_json)
     streams = live.streams if live else recorded.streams
     flows = live.flows if live else recorded.flows
     stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
-    window = scales.window_of(rows[0][0] if rows else None, rows[-1][0] if rows else None, None)
+    window = _window(past, record, is_live=live is not None)
+    pins = [pin for pin in past.pins if window.start <= pin.at <= window.end]
+    moments = tuple((round(window.place(pin.at), 1), round(pin.at, 2), pin.kind.value) for pin in pins)
+    bound = stream.max_staleness if stream else 0
+    shown = stream.policy if stream else ""
     return RunView(
         row=run_row(record, is_live=live is not None),
-        policy=stream.policy if stream else "",
+        policy=shown,
         policies=tuple(stream.policy for stream in streams),
         facts=_facts(record, recorded, live, stream, dataflow),
         balances=(
@@ -117,27 +182,63 @@ def run_view(
         ),
         episodes=tuple((flow.id, episode_entries(flow)) for flow in flows if flow.episodes),
         drawings={
-            spec.name: charts.draw(spec, rows, window, limit=charts.limit_of(spec, stream) if stream else None)
-            for spec in _run_charts()
+            spec.name: replace(
+                charts.draw(spec, past.rows, window, limit=charts.limit_of(spec, stream) if stream else None),
+                pins=moments,
+            )
+            for spec in RUN_CHARTS.values()
         },
-        points=_points(stream.policy if stream else "", rows, sequence=record.last_sequence, is_live=live is not None),
+        points=_points(shown, past.rows, sequence=record.last_sequence, is_live=live is not None and window.is_moving),
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
-        fates=_fates(flows, streams),
+        ranges=_ranges(past.span, shown if len(streams) > 1 else ""),
+        begin=moment(window.start),
+        end=moment(window.end),
+        is_custom=past.span is not None and not past.span.is_moving,
+        timeline=timeline(past.rows, window),
+        rungs=_rungs(past, window, bound),
+        bound=bound,
+        x_ticks=scales.x_ticks(window),
+        moments=tuple(reversed(pins)),
     )
+
+
+def _window(past: RunPast, record: RunRecord, *, is_live: bool) -> scales.Window:
+    rows, span = past.rows, past.span
+    if span is None:
+        return scales.window_of(rows[0][0] if rows else None, rows[-1][0] if rows else None, None)
+    end = span.end if span.end is not None else rows[-1][0] if rows else record.last_at
+    is_moving = span.is_moving and is_live
+    return scales.Window(start=end - span.duration_s, end=end, range_s=span.duration_s, is_moving=is_moving)
+
+
+def _ranges(span: TimeRange | None, policy: str) -> tuple[Choice, ...]:
+    """The whole run, and its last so many hours."""
+    more = {"policy": policy} if policy else {}
+    whole = Choice(label="whole run", href=f"?{urlencode(more)}", is_chosen=span is None)
+    chosen = span.name if span else ""
+    return (
+        whole,
+        *(
+            Choice(label=name, href=f"?{urlencode({**more, 'range': name})}", is_chosen=name == chosen)
+            for name in RANGES_S
+        ),
+    )
+
+
+def _rungs(past: RunPast, window: scales.Window, bound: int) -> tuple[Rung, ...]:
+    found = []
+    for name, rows in past.lags.items():
+        lags = [(at, None if (lag := numbers["lag"]) is None else round(lag)) for at, numbers in rows]
+        widths = [after - before for (before, _), (after, _) in pairwise(lags)]
+        found.append(rung(name, lags, window, bound=bound, gap_s=3 * median(widths) if widths else 0.0))
+    return tuple(found)
 
 
 def _fates(flows: Sequence[FlowReport], streams: Sequence[StreamReport]) -> tuple[str, ...]:
     dropped = {reason for flow in flows for reason in flow.dropped}
     return ("buffered", "trained", *sorted(dropped.union(*(stream.dropped for stream in streams))))
-
-
-def _run_charts() -> list[charts.ChartSpec]:
-    return [
-        replace(spec, height=CHART_HEIGHT, lines=(*spec.lines, *EXTRA_LINES.get(spec.name, ())))
-        for spec in charts.CHARTS.values()
-    ]
 
 
 def _policy_summary(stream: StreamReport) -> PolicySummary:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from astraflow.contract import lookups
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Author
 from web.present import formats
@@ -15,6 +14,7 @@ _TIMES = "\N{MULTIPLICATION SIGN}"
 class Sample:
     """One trajectory."""
 
+    ordinal: int
     task: str
     completion: str
     reward: str
@@ -31,19 +31,6 @@ class Sample:
     """How long it took, how often it was tried, what the workflow measured."""
     failure: str = ""
     """Why there is no completion."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """A group in figures."""
-
-    id: str
-    policy: str
-    fate: str
-    members: str
-    mean: str
-    spread: str
-    truncated: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,30 +60,11 @@ def grouped(samples: Sequence[SampledTrajectory], names: Mapping[str, str]) -> t
     return tuple(_group(sorted(members, key=lambda member: member.ordinal), names) for members in groups.values())
 
 
-def group_rows(groups: Sequence[lookups.SampledGroup]) -> tuple[GroupRow, ...]:
-    """Groups as lines of a table."""
-    return tuple(_row(group) for group in groups)
-
-
-def _row(group: lookups.SampledGroup) -> GroupRow:
-    failed = f", {group.failed} failed" if group.failed else ""
-    has_rewards = group.reward_min is not None
-    return GroupRow(
-        id=group.group,
-        policy=group.policy,
-        fate=group.fate,
-        members=f"{formats.count(group.trajectories)}{failed}",
-        mean=formats.reward(group.reward_mean),
-        spread=f"{formats.reward(group.reward_min)} to {formats.reward(group.reward_max)}" if has_rewards else "",
-        truncated=formats.count(group.truncated),
-    )
-
-
 def _group(members: Sequence[SampledTrajectory], names: Mapping[str, str]) -> SampledGroup:
     first = members[0]
     rewards = [member.reward for member in members if member.failure is None]
     best, worst = max(rewards, default=0.0), min(rewards, default=0.0)
-    fates = sorted({_fate(member) for member in members})
+    fates = sorted({fate_of(member) for member in members})
     return SampledGroup(
         id=first.group,
         policy=first.policy,
@@ -126,13 +94,14 @@ def _summary(rewards: Sequence[float], *, failed: int) -> str:
 def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float, worst: float) -> Sample:
     failure = member.failure
     return Sample(
+        ordinal=member.ordinal,
         task=member.task,
         completion=member.completion_text,
         reward=formats.reward(member.reward) if failure is None else formats.MISSING,
-        tone=_tone(member.reward, best=best, worst=worst) if failure is None else "bad",
+        tone=tone_of(member.reward, best=best, worst=worst) if failure is None else "bad",
         node=names.get(member.node, member.node),
-        versions=_versions(member),
-        fate=_fate(member),
+        versions=versions_of(member),
+        fate=fate_of(member),
         tokens=f"{formats.count(member.model_tokens)} of {formats.count(member.tokens)}",
         is_truncated=member.is_truncated,
         at=member.at,
@@ -148,8 +117,8 @@ def _notes(member: SampledTrajectory) -> str:
     return ", ".join(notes)
 
 
-def _tone(reward: float, *, best: float, worst: float) -> str:
-    """Right and wrong by themselves; other rewards against those of their group."""
+def tone_of(reward: float, *, best: float, worst: float) -> str:
+    """How good a reward is. Right and wrong by themselves; other rewards against those of their group."""
     if {reward, best, worst} <= {0.0, 1.0}:
         return "good" if reward == 1.0 else "bad"
     if best == worst:
@@ -157,12 +126,17 @@ def _tone(reward: float, *, best: float, worst: float) -> str:
     return "good" if reward == best else "bad" if reward == worst else "warn"
 
 
-def _fate(member: SampledTrajectory) -> str:
+def fate_of(member: SampledTrajectory) -> str:
+    """What became of it, in a word or two."""
     return f"trained in step {member.step}" if member.step is not None else member.fate
 
 
-def _versions(member: SampledTrajectory) -> str:
+def versions_of(member: SampledTrajectory) -> str:
+    """Which versions wrote it, and how many tokens each when there are several."""
     written = [span for span in member.spans if span.author is Author.MODEL]
-    if len(written) == 1:
+    if len({span.version for span in written}) == 1:
         return f"v{written[0].version}"
-    return ", ".join(f"v{span.version} {_TIMES}{span.length}" for span in written) or "nothing written"
+    tokens: dict[int, int] = {}
+    for span in written:
+        tokens[int(span.version or 0)] = tokens.get(int(span.version or 0), 0) + span.length
+    return ", ".join(f"v{version} {_TIMES}{count}" for version, count in tokens.items()) or "nothing written"

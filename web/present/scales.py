@@ -165,6 +165,7 @@ def value_text(value: float | None, kind: str) -> str:
 
 _TEXTS: dict[str, Callable[[float | None], str]] = {
     "reward": formats.reward,
+    "figure": formats.figure,
     "rate": formats.rate,
     "percent": formats.percent,
     "count": formats.count,

@@ -134,7 +134,7 @@ def _custom(state: RunState, path: str, choice: Chosen) -> CustomRange:
     span, report = choice.span, state.report
     end = span.end if span.end is not None else report.at if report else 0.0
     moving = span.name if span.is_moving else DEFAULT_RANGE
-    begin_text, end_text = (_moment(at) for at in (end - span.duration_s, end))
+    begin_text, end_text = (moment(at) for at in (end - span.duration_s, end))
     return CustomRange(
         path=path,
         policy=choice.policy or "",
@@ -145,7 +145,8 @@ def _custom(state: RunState, path: str, choice: Chosen) -> CustomRange:
     )
 
 
-def _moment(at: float) -> str:
+def moment(at: float) -> str:
+    """A time in UTC, as a date field has it."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 

@@ -1,21 +1,21 @@
 """`/runs/new` and `/launches`: starting runs from their recipes, and looking after those that were."""
 
-from pathlib import Path
+import secrets
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.audit import Deed
 from web.flash import Flash
+from web.launching import acts
 from web.launching.catalogue import RecipeForm, overrides_from
-from web.launching.launcher import Launch, LaunchOptions, tail
+from web.launching.launcher import LaunchOptions, tail
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
 from web.roles import Need, needs
-from web.steering import steered, told
+from web.steering import NO_REASON, told
 
 router = APIRouter()
 
@@ -51,22 +51,14 @@ async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response
         frame = shell(parts.state, parts.settings)
         status = 200 if choice.is_ready else 422
         return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice, status=status)
-    deed = Deed(
-        action="run.launch",
-        target=choice.place,
-        after={"set": " ".join(choice.overrides)},
-        reason=given.get("reason", ""),
-    )
-    started: list[Launch] = []
-
-    async def start() -> str:
-        started.append(await parts.launcher.start(choice.place, choice.overrides, choice.options, actor=viewer.name))
-        return f"The run {started[0].name} was launched"
-
-    answer = await steered(parts, viewer, deed, start(), if_failed="The run was not launched", back="/runs/new")
-    if started:
-        answer.headers["location"] = f"/launches/{started[0].name}"
-    return answer
+    reason = given.get("reason", "")
+    try:
+        name = await acts.launch(
+            parts, viewer, choice.place, choice.overrides, choice.options, reason=reason, key=given.get("key", "")
+        )
+    except AstraFlowError as problem:
+        return told(Flash(text=f"The run was not launched: {problem}", tone="bad"), back="/runs/new")
+    return told(Flash(text=f"The run {name} was launched", tone="good"), back=f"/launches/{name}")
 
 
 @router.get("/launches/{name}")
@@ -121,26 +113,22 @@ async def ask_stop(request: Request, parts: PartsOf, name: str) -> Response:
 @needs(Need.OPERATE)
 async def stop(parts: PartsOf, viewer: ViewerOf, name: str, reason: str = Form("")) -> Response:
     """Ask it to end."""
-
-    async def ask() -> str:
-        await parts.launcher.stop(name)
-        return f"{name} was asked to end"
-
-    deed = Deed(action="run.stop", target=name, reason=reason)
-    return await steered(parts, viewer, deed, ask(), if_failed="The run was not stopped", back=f"/launches/{name}")
+    try:
+        await acts.stop(parts, viewer, name, reason=reason)
+    except AstraFlowError as problem:
+        return told(Flash(text=f"The run was not stopped: {problem}", tone="bad"), back=f"/launches/{name}")
+    return told(Flash(text=f"{name} was asked to end", tone="good"), back=f"/launches/{name}")
 
 
 @router.post("/launches/{name}/resume")
 @needs(Need.OPERATE)
 async def resume(parts: PartsOf, viewer: ViewerOf, name: str) -> Response:
     """Let it go on where it was."""
-
-    async def ask() -> str:
-        await parts.launcher.resume(name)
-        return f"{name} goes on where it was"
-
-    deed = Deed(action="run.resume", target=name)
-    return await steered(parts, viewer, deed, ask(), if_failed="The run was not resumed", back=f"/launches/{name}")
+    try:
+        await acts.resume(parts, viewer, name, reason=NO_REASON)
+    except AstraFlowError as problem:
+        return told(Flash(text=f"The run was not resumed: {problem}", tone="bad"), back=f"/launches/{name}")
+    return told(Flash(text=f"{name} goes on where it was", tone="good"), back=f"/launches/{name}")
 
 
 @router.post("/runs/watch")
@@ -162,7 +150,7 @@ async def _choice(parts: Parts, request: Request, recipe: str, of: str) -> Launc
 
 async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> LaunchChoice:
     """The form of a recipe, or of an earlier run's, with what was filled in."""
-    place = await _place(parts, recipe, of)
+    place = await acts.place_of(parts, recipe, of)
     plain = await parts.catalogue.form(place)
     values = {key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)}
     problem, overrides, form = "", [], plain
@@ -180,6 +168,7 @@ async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> 
         overrides=tuple(overrides),
         options=options,
         problem=problem,
+        key=given.get("key", "")[:100] or secrets.token_hex(12),
         query=urlencode({"recipe": recipe} if recipe else {"of": of}),
     )
 
@@ -191,16 +180,6 @@ def _filled(form: RecipeForm, plain: RecipeForm, values: dict[str, str]) -> Reci
         for field in (form.fields if not form.problems else plain.fields)
     )
     return form.model_copy(update={"fields": fields})
-
-
-async def _place(parts: Parts, recipe: str, of: str) -> str:
-    """What to launch: a recipe that comes with AstraFlow, or the snapshot of a run that was launched from here."""
-    if of:
-        launched = await parts.launcher.launch(of)
-        if not launched.folder.recipe_file.exists():
-            raise InvalidInput(f"the run {of} has no recipe yet: it never began")
-        return str(Path(launched.folder.recipe_file))
-    return (await parts.catalogue.card(recipe)).name
 
 
 def _options(given: dict[str, str]) -> LaunchOptions:

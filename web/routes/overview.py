@@ -4,20 +4,18 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
 from web.parts import Parts, PartsOf
-from web.pins import KINDS, Pin
 from web.present.happening import Happening, happening
 from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
 from web.roles import Need, needs
+from web.run_pages import pins_of
 from web.spans import points_over
 
 router = APIRouter()
 
-ASKED_EVENTS = 200
 LONGEST_ORDINAL = 16
 """Digits; what is longer is none."""
 
@@ -38,7 +36,7 @@ async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
         page="overview",
         shell=frame,
         cells={**parts.frames.cells, **titles(report, points, choice)},
-        view=overview(report, points, choice, await _pins(parts)),
+        view=overview(report, points, choice, await pins_of(parts)),
         open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
     )
 
@@ -53,17 +51,6 @@ async def show_event(request: Request, parts: PartsOf, ordinal: int) -> Response
     return parts.pages.page(
         request, "overview/event.html", page="overview", shell=shell(parts.state, parts.settings), open=found
     )
-
-
-async def _pins(parts: Parts) -> list[Pin]:
-    """Those of the run, as far back as dataflow tells; while it does not answer, those that were seen."""
-    if not parts.state.is_stale:
-        query = EventQuery(kinds=tuple(KINDS), limit=ASKED_EVENTS)
-        try:
-            parts.state.pinned.add((await parts.control.events(query)).events)
-        except AstraFlowError:
-            return parts.state.pinned.pins  # the page's badge says that dataflow does not answer
-    return parts.state.pinned.pins
 
 
 async def _happening(parts: Parts, ordinal: int) -> Happening | None:

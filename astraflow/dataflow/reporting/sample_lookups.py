@@ -1,11 +1,21 @@
 """Questions about sampled trajectories, answered from the archive's rows."""
 
+import math
 import sqlite3
 from dataclasses import replace
 from typing import Any
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
-from astraflow.contract.lookups import GroupPage, GroupQuery, SampledGroup, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.lookups import (
+    GroupPage,
+    GroupQuery,
+    RewardBin,
+    RewardQuery,
+    RewardSpread,
+    SampledGroup,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.dataflow.reporting.conditions import Conditions, containing
 from astraflow.wire.codec_lookups import decode_sample
@@ -45,6 +55,47 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
     )
     rows = database.execute(select, (*matching.values, *having.values, query.limit + 1)).fetchall()
     return GroupPage(groups=tuple(_group(row) for row in rows[: query.limit]), has_older=len(rows) > query.limit)
+
+
+def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardSpread:
+    """All that match, by their rewards."""
+    matching = _matching(query.matching)
+    select = f"select min(reward), max(reward), count(failure) from samples where {matching.text}"  # noqa: S608 (values are apart)
+    low, high, failed = database.execute(select, matching.values).fetchone()
+    if low is None:
+        return RewardSpread(bins=(), failed=failed)
+    width = bin_width(low, high, at_most=query.at_most)
+    first = math.floor(low / width)
+    select = (
+        f"select cast(reward / ? - ? as integer), min(reward), max(reward), count(*), "  # noqa: S608 (values are apart)
+        f"count(distinct policy || ' ' || group_id) from samples where {matching.text} and reward is not null "
+        "group by 1 order by 1"
+    )
+    bins = tuple(
+        RewardBin(
+            begin=(first + place) * width,
+            end=(first + place + 1) * width,
+            lowest=lowest,
+            highest=highest,
+            trajectories=trajectories,
+            groups=groups,
+        )
+        for place, lowest, highest, trajectories, groups in database.execute(select, (width, first, *matching.values))
+    )
+    return RewardSpread(bins=bins, failed=failed)
+
+
+def bin_width(low: float, high: float, *, at_most: int) -> float:
+    """A round width with which bins from `low` to `high` are no more than `at_most`, or two for less than that.
+
+    >>> bin_width(0.0, 1.0, at_most=20), bin_width(-3.0, 40.0, at_most=20), bin_width(1.0, 1.0, at_most=20)
+    (0.1, 2.5, 0.1)
+    """
+    rough = (high - low) / max(1, at_most - 2)
+    if rough <= 0:
+        return 0.1
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * magnitude for factor in (1.0, 2.5, 5.0, 10.0) if factor * magnitude >= rough)
 
 
 def _matching(query: TrajectoryQuery) -> Conditions:

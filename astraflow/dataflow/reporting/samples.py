@@ -6,12 +6,19 @@ from dataclasses import replace
 
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.lookups import GroupPage, GroupQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.lookups import (
+    GroupPage,
+    GroupQuery,
+    RewardQuery,
+    RewardSpread,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.sample_lookups import find_groups, find_trajectories
+from astraflow.dataflow.reporting.sample_lookups import find_groups, find_rewards, find_trajectories
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codec_lookups import encode_sample
 
@@ -76,6 +83,10 @@ class Samples:
     async def groups(self, query: GroupQuery) -> GroupPage:
         """Their groups, newest first. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_groups(database, query))
+
+    async def rewards(self, query: RewardQuery) -> RewardSpread:
+        """How their rewards are spread. Raises: DeadlineExceeded."""
+        return await self._archive.read(lambda database: find_rewards(database, query))
 
     def _keep(self, sample: SampledTrajectory) -> None:
         self._last += 1
@@ -155,6 +166,7 @@ def _written(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajec
         spans=trajectory.spans,
         is_truncated=trajectory.is_truncated,
         metrics=trajectory.metrics,
+        text_ends=trajectory.text_ends,
     )
 
 

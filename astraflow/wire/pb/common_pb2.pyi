@@ -81,6 +81,7 @@ class Trajectory(_message.Message):
     PROMPT_TEXT_FIELD_NUMBER: _builtins.int
     COMPLETION_TEXT_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
+    TEXT_ENDS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     reward: _builtins.float
     is_truncated: _builtins.bool
@@ -93,6 +94,10 @@ class Trajectory(_message.Message):
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where in the texts, one after the other, each span ends, in code points; empty when they are not known."""
+
     def __init__(
         self,
         *,
@@ -104,10 +109,11 @@ class Trajectory(_message.Message):
         prompt_text: _builtins.str = ...,
         completion_text: _builtins.str = ...,
         answer: _builtins.str = ...,
+        text_ends: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "completion_text", b"completion_text", "is_truncated", b"is_truncated", "metrics", b"metrics", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "completion_text", b"completion_text", "is_truncated", b"is_truncated", "metrics", b"metrics", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "spans", b"spans", "text_ends", b"text_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1565,6 +1565,7 @@ class SampledTrajectory(_message.Message):
     METRICS_FIELD_NUMBER: _builtins.int
     FAILURE_BOUNDARY_FIELD_NUMBER: _builtins.int
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
+    TEXT_ENDS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -1591,6 +1592,10 @@ class SampledTrajectory(_message.Message):
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Where in prompt and completion, one after the other, each span ends, in code points."""
+
     def __init__(
         self,
         *,
@@ -1617,10 +1622,11 @@ class SampledTrajectory(_message.Message):
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         failure_boundary: _builtins.str = ...,
         failure_message: _builtins.str = ...,
+        text_ends: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "fate", b"fate", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "spans", b"spans", "step", b"step", "task", b"task", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "fate", b"fate", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
@@ -1653,6 +1659,88 @@ class TrajectoriesReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TrajectoriesReply: _TypeAlias = TrajectoriesReply  # noqa: Y015
+
+@_typing.final
+class RewardsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MATCHING_FIELD_NUMBER: _builtins.int
+    AT_MOST_FIELD_NUMBER: _builtins.int
+    at_most: _builtins.int
+    @_builtins.property
+    def matching(self) -> Global___TrajectoriesRequest:
+        """Its paging is left out."""
+
+    def __init__(
+        self,
+        *,
+        matching: Global___TrajectoriesRequest | None = ...,
+        at_most: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most", b"at_most", "matching", b"matching"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewardsRequest: _TypeAlias = RewardsRequest  # noqa: Y015
+
+@_typing.final
+class RewardBin(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    LOWEST_FIELD_NUMBER: _builtins.int
+    HIGHEST_FIELD_NUMBER: _builtins.int
+    TRAJECTORIES_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    begin: _builtins.float
+    end: _builtins.float
+    lowest: _builtins.float
+    highest: _builtins.float
+    trajectories: _builtins.int
+    groups: _builtins.int
+    def __init__(
+        self,
+        *,
+        begin: _builtins.float = ...,
+        end: _builtins.float = ...,
+        lowest: _builtins.float = ...,
+        highest: _builtins.float = ...,
+        trajectories: _builtins.int = ...,
+        groups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end", "groups", b"groups", "highest", b"highest", "lowest", b"lowest", "trajectories", b"trajectories"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewardBin: _TypeAlias = RewardBin  # noqa: Y015
+
+@_typing.final
+class RewardsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BINS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    failed: _builtins.int
+    @_builtins.property
+    def bins(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardBin]: ...
+    def __init__(
+        self,
+        *,
+        bins: _abc.Iterable[Global___RewardBin] | None = ...,
+        failed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "failed", b"failed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RewardsReply: _TypeAlias = RewardsReply  # noqa: Y015
 
 @_typing.final
 class GroupsRequest(_message.Message):

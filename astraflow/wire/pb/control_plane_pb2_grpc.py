@@ -60,6 +60,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.GroupsRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.GroupsReply.FromString,
                 _registered_method=True)
+        self.Rewards = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/Rewards',
+                request_serializer=control__plane__pb2.RewardsRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.RewardsReply.FromString,
+                _registered_method=True)
         self.Events = channel.unary_unary(
                 '/astraflow.v1.ControlPlane/Events',
                 request_serializer=control__plane__pb2.EventsRequest.SerializeToString,
@@ -155,6 +160,13 @@ class ControlPlaneServicer:
 
     def Groups(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rewards(self, request, context):
+        """How the rewards of sampled trajectories are spread.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -265,6 +277,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     servicer.Groups,
                     request_deserializer=control__plane__pb2.GroupsRequest.FromString,
                     response_serializer=control__plane__pb2.GroupsReply.SerializeToString,
+            ),
+            'Rewards': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rewards,
+                    request_deserializer=control__plane__pb2.RewardsRequest.FromString,
+                    response_serializer=control__plane__pb2.RewardsReply.SerializeToString,
             ),
             'Events': grpc.unary_unary_rpc_method_handler(
                     servicer.Events,
@@ -463,6 +480,33 @@ class ControlPlane:
             '/astraflow.v1.ControlPlane/Groups',
             control__plane__pb2.GroupsRequest.SerializeToString,
             control__plane__pb2.GroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rewards(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/Rewards',
+            control__plane__pb2.RewardsRequest.SerializeToString,
+            control__plane__pb2.RewardsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,8 @@ class ControlPlaneStub:
     Trajectories: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.TrajectoriesRequest, _control_plane_pb2.TrajectoriesReply]
     """Sampled trajectories, their groups, and events, newest first."""
     Groups: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.GroupsRequest, _control_plane_pb2.GroupsReply]
+    Rewards: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RewardsRequest, _control_plane_pb2.RewardsReply]
+    """How the rewards of sampled trajectories are spread."""
     Events: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EventsRequest, _control_plane_pb2.EventsReply]
     DrainNode: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.DrainNodeRequest, _control_plane_pb2.ControlReply]
     PauseFlow: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.PauseFlowRequest, _control_plane_pb2.ControlReply]
@@ -85,6 +87,14 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.GroupsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.GroupsRequest, _abc.Awaitable[_control_plane_pb2.GroupsReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.GroupsReply]: ...
+
+    @_abc_1.abstractmethod
+    def Rewards(
+        self,
+        request: _control_plane_pb2.RewardsRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.RewardsRequest, _abc.Awaitable[_control_plane_pb2.RewardsReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.RewardsReply]:
+        """How the rewards of sampled trajectories are spread."""
 
     @_abc_1.abstractmethod
     def Events(

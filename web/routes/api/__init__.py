@@ -1,5 +1,18 @@
 """`/api/v1`: everything the pages show and do, for programs."""
 
-from web.routes.api import decisions, documents, instances, maintainer, nodes, pools, reports, runs
+from web.routes.api import (
+    decisions,
+    documents,
+    instances,
+    launches,
+    maintainer,
+    nodes,
+    pools,
+    reports,
+    runs,
+    trajectories,
+)
 
-ROUTERS = tuple(module.router for module in (pools, instances, nodes, decisions, maintainer, reports, runs, documents))
+_OF_RUNS = (runs, trajectories, launches)
+_OF_FLEETS = (pools, instances, nodes, decisions, maintainer)
+ROUTERS = tuple(module.router for module in (*_OF_FLEETS, reports, *_OF_RUNS, documents))

@@ -13,10 +13,12 @@ from web.present.api import api_view
 from web.present.shell import shell
 from web.problems import Problem
 from web.roles import Need, least_role, need_of, needs
-from web.routes.api import decisions, instances, nodes, pools, reports, runs
+from web.routes.api import decisions, instances, launches, nodes, pools, reports, runs, trajectories
 from web.routes.api.terms import PREFIX
 
 router = APIRouter(prefix=PREFIX)
+
+_DOCUMENTED = (pools, instances, nodes, decisions, reports, runs, trajectories, launches)
 
 DESCRIPTION = (
     "Everything that the pages show and do. Show a token (`Authorization: Bearer TOKEN`, made under Settings) or a "
@@ -48,7 +50,7 @@ async def docs(request: Request, parts: PartsOf) -> Response:
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document: made from the routes, so that it cannot say something else."""
-    routes = [route for module in (pools, instances, nodes, decisions, reports, runs) for route in module.router.routes]
+    routes = [route for module in _DOCUMENTED for route in module.router.routes]
     made = get_openapi(
         title="AstraFlow", version="1", summary="Watch and steer a run.", description=DESCRIPTION, routes=routes
     )

@@ -11,6 +11,7 @@ from web import queries
 from web.parts import Parts, PartsOf
 from web.roles import Need, needs
 from web.routes.api.terms import LARGEST, PREFIX, Filled, Limit, refusals
+from web.run_pages import is_live
 from web.tables import RunRecord
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
@@ -72,8 +73,7 @@ async def one(parts: PartsOf, run_id: Annotated[int, Path(ge=1, le=LARGEST)]) ->
 
 
 def _answer(parts: Parts, record: RunRecord) -> dict[str, Any]:
-    is_live = record.id is not None and record.id == parts.recorder.run_id and not parts.state.is_stale
-    return record.model_dump(exclude={"report_json"}) | {"is_live": is_live}
+    return record.model_dump(exclude={"report_json"}) | {"is_live": is_live(parts, record.id)}
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ export function chart(element) {
       if (last) part(`end-${place}`)?.setAttribute("d", dotPath(...last));
       if (line.area) part(`area-${place}`).setAttribute("d", areaPath(places, axis.place(0, options.height)));
     });
+    for (const line of element.querySelectorAll(".moment")) placeMoment(line, xPlace(view, Number(line.dataset.at)));
     drawAxes();
     drawCursor();
   };
@@ -112,6 +113,11 @@ export function showReading(reading, body, plot, found, view) {
 
 export function horizontal(style, y) {
   return shape("line", { class: style, x1: 0, x2: 1000, y1: y.toFixed(1), y2: y.toFixed(1) });
+}
+
+function placeMoment(line, x) {
+  line.setAttribute("x1", x.toFixed(1));
+  line.setAttribute("x2", x.toFixed(1));
 }
 
 function place(line, y) {

@@ -8,6 +8,7 @@ const grouped = (value, digits) =>
 export function valueText(value, kind) {
   if (value === null || value === undefined) return MISSING;
   if (kind === "reward") return grouped(value, 2);
+  if (kind === "figure") return String(Number(value.toPrecision(3))).replace("-", "\u2212");
   if (kind === "ratio") return `${grouped(value, 2)}${NARROW}\u00d7`;
   if (kind === "dollars") return dollars(value);
   if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;

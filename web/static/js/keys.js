@@ -27,11 +27,9 @@ function handle(key) {
     timer = setTimeout(forget, PREFIX_MS);
     return true;
   }
-  if (MOVES[keys]) {
-    MOVES[keys]();
-    return true;
-  }
-  return press(keys);
+  if (press(keys)) return true;
+  if (MOVES[keys]) MOVES[keys]();
+  return Boolean(MOVES[keys]);
 }
 
 function press(keys) {
@@ -43,8 +41,9 @@ function press(keys) {
 }
 
 function escape(event) {
-  if (event.target === document.body || event.target.closest(".drawer, details[open]")) return;
-  event.target.blur();
+  if (event.target.closest(".drawer, details[open]")) return;
+  if (event.target.matches("body, main") || focusedRow()) press("Escape");
+  else event.target.blur();
 }
 
 function forget() {

@@ -1,0 +1,68 @@
+"""From a run down to a conversation with the keyboard alone, in a real browser, in both themes and narrow."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb
+from tests.web.test_trajectories import HOSTILE, recorded
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
+
+PATIENCE_MS = 20_000
+"""A busy machine is no failure."""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    fake.world.tool = HOSTILE
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, context):
+        async with web.client() as client:
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}  # type: ignore[assignment] # httpx takes it
+            await recorded(web, client)
+        await page.goto(f"{web.address}/runs/1")
+        await page.locator("a.bar").first.focus()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/trajectories?*min_reward=0.0&max_reward=0.0", timeout=PATIENCE_MS)
+        await page.keyboard.press("j")
+        await page.keyboard.press("j")
+        await expect(page.locator("main .table tbody tr").nth(1)).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("h1")).to_contain_text("Reward", timeout=PATIENCE_MS)
+        await expect(page.locator(".turn[data-model]").first).to_be_visible()
+        first = page.url
+        await page.keyboard.press("j")
+        await page.wait_for_url(lambda url: url != first, timeout=PATIENCE_MS)
+        await page.keyboard.press("k")
+        await page.wait_for_url(first, timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await page.wait_for_url("**/groups/**", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await page.wait_for_url("**/trajectories", timeout=PATIENCE_MS)
+        assert complaints.heard == []
+
+
+async def test_pages_of_runs_fit_a_phone(web: RunningWeb, chromium: Browser) -> None:
+    async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 800}) as (page, complaints, _):
+        await page.goto(f"{web.address}/runs")
+        await expect(page.locator("main")).to_contain_text("reverse-0001", timeout=PATIENCE_MS)
+        for path in ("/runs", "/runs/1", "/runs/1/trajectories", "/runs/1/groups/train:42"):
+            await page.goto(f"{web.address}{path}")
+            assert await _overflow(page) == 0, path
+        assert complaints.heard == []
+
+
+async def _overflow(page: Page) -> int:
+    """Pixels by which the page is wider than its window."""
+    script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    return int(await page.evaluate(script))
