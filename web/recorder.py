@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
@@ -13,10 +14,10 @@ from astraflow.runtime.logs import get_logger
 from web import queries
 from web.db import Database
 from web.history import writing
-from web.history.samples import NodeBuckets, Sample, point_samples
+from web.history.samples import NodeBuckets, Sample, Shares, point_samples
 from web.history.writing import Names
 from web.points import Point
-from web.report_json import report_to_json
+from web.report_json import recorded_json
 
 log = get_logger()
 
@@ -48,6 +49,11 @@ class Recorder:
     def run_id(self) -> int | None:
         """Record of the run that is live; None until the first flush."""
         return self._run_id
+
+    @property
+    def shares(self) -> Mapping[str, Shares]:
+        """How nodes spent their latest ten seconds, by name."""
+        return self._nodes.shares
 
     async def recorded_until(self, run: str) -> int:
         """Sequence up to which the run of that name is recorded; 0 for a new one."""
@@ -111,7 +117,7 @@ class Recorder:
             started_at=report.at - report.uptime_s,
             at=report.at,
             sequence=report.sequence,
-            report_json=report_to_json(report),
+            report_json=recorded_json(report),
         )
         seen_id = queries.see_run(session, sighting, record_id=run_id)
         known = names if run_id == seen_id else writing.names_of(session, seen_id)
