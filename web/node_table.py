@@ -1,4 +1,4 @@
-"""Who produces, as rows that can be filtered and sorted: made once for each look at the nodes, however many pages show it."""
+"""Who produces, as rows that can be filtered and sorted: made once for each look at the nodes, for all pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

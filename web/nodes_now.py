@@ -54,9 +54,10 @@ class SharesOf(Protocol):
 class Watched:
     """What browsers with one query have been told."""
 
-    sequence: int
+    number: int
+    """Of the table that it shows."""
     before: int
-    """Sequence of what was told before that."""
+    """Number of what was told before that."""
     texts: Mapping[str, tuple[str, str]]
     whole: str
     change: str
@@ -76,6 +77,7 @@ class NodesNow:
         self._clock = clock
         self._of: Sequence[NodeReport] | None = None
         self._table: NodeTable | None = None
+        self._made = 0
         self._watched: dict[str, Watched] = {}
         self._looked_at: float | None = None
         self._looking = asyncio.Lock()
@@ -89,6 +91,7 @@ class NodesNow:
             return None
         if self._table is None or self._of is not report.nodes:
             self._of = report.nodes
+            self._made += 1
             self._table = NodeTable(report, machines=self.machines, shares=self._shares.shares)
         return self._table
 
@@ -102,24 +105,24 @@ class NodesNow:
         return self.table
 
     def told(self, query: str, had: int) -> tuple[int, str]:
-        """What a browser whose rows are as of sequence `had` must be told, and the sequence it then has.
+        """What a browser whose rows are those of table number `had` must be told, and the number it then has.
 
         The text is empty when nothing changed. query: as in the address of the page.
         """
-        table, report = self.table, self._state.report
-        if table is None or report is None:
+        table = self.table
+        if table is None:
             return had, ""
         found = self._watched.pop(query, None)
-        if found is None or found.sequence != report.sequence:
-            found = self._watch(table, report.sequence, query, found)
+        if found is None or found.number != self._made:
+            found = self._watch(table, query, found)
         self._watched[query] = found
         while len(self._watched) > MOST_WATCHED:
             del self._watched[next(iter(self._watched))]
-        if had == found.sequence:
+        if had == found.number:
             return had, ""
-        return found.sequence, found.change if had == found.before else found.whole
+        return found.number, found.change if had == found.before else found.whole
 
-    def _watch(self, table: NodeTable, sequence: int, query: str, last: Watched | None) -> Watched:
+    def _watch(self, table: NodeTable, query: str, last: Watched | None) -> Watched:
         rows = table.page(NodeQuery.of(dict(parse_qsl(query)))).rows
         texts = {key: value for row in rows for key, value in row_cells(row, table.at).items()}
         members = members_of(rows)
@@ -127,8 +130,8 @@ class NodesNow:
         change = {key: value for key, value in texts.items() if before.get(key) != value}
         is_same = last is not None and not change and before.keys() == texts.keys()
         return Watched(
-            sequence=sequence,
-            before=last.sequence if last is not None else -1,
+            number=self._made,
+            before=last.number if last is not None else -1,
             texts=texts,
             whole=_encoded(texts, members),
             change="" if is_same else _encoded(change, members),

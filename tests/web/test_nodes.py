@@ -126,22 +126,24 @@ def test_every_cell_of_the_map_is_in_the_place_of_its_row(states: list[NodeState
     assert sorted(painted) == list(range(len(rows)))
 
 
-SLOW = {
+BEHIND = dataclasses.replace(make.link_report(), latest_bytes=10**6, latest_fetch_s=2.0)
+
+SLOW: dict[str, tuple[dict[str, object], dict[str, object], str]] = {
     "blocked": ({"shares": Shares(busy=0.4, blocked=0.5, refresh=0.0)}, {}, "finds no task in 50"),
     "refresh": ({"shares": Shares(busy=0.5, blocked=0.0, refresh=0.3)}, {}, "stands still for new weights"),
-    "lag": ({"is_beyond": True, "lag": 9}, {"links": (dataclasses.replace(make.link_report(), latest_bytes=10**6, latest_fetch_s=2.0),)},
-            "9 versions behind. Its link brings 500"),
+    "lag": ({"is_beyond": True, "lag": 9}, {"links": (BEHIND,)}, "9 versions behind. Its link brings 500"),
     "failed": ({}, {"counters": {"episodes_done": 10.0, "episodes_failed": 5.0}}, "of its episodes fail"),
     "leases": ({}, {"leased": 1}, "of the episodes that it could run at once"),
     "tokens": ({}, {}, "Its engine is slow"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("cause", SLOW)
 def test_a_slow_node_says_why_with_figures(cause: str) -> None:
     row_facts, node_facts, sentence = SLOW[cause]
     peers = [node(f"p{place}.1", episodes_per_s=10.0, leased=8) for place in range(3)]
-    slow = node("s.1", **{"episodes_per_s": 2.0, "leased": 8, "counters": {}} | node_facts)
+    usual: dict[str, object] = {"episodes_per_s": 2.0, "leased": 8}
+    slow = node("s.1", **usual | node_facts)
     table = NodeTable(make.report(nodes=(*peers, slow)))
     row = table.get("s.1")
     assert row is not None

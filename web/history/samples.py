@@ -15,7 +15,7 @@ FLEET_SUBJECT = "fleet"
 """The subject of numbers about all pools together."""
 
 NODES_AT_ONCE = 1000
-"""Of a larger fleet, the nodes take turns: each has so many tens of seconds kept as there are thousands of nodes less."""
+"""Of a larger fleet, the nodes take turns: of 10,000, each has ten seconds of every hundred kept."""
 
 MOST_SHARES = 20_000
 """Names whose latest shares are kept; those that were measured first give way."""

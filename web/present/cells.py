@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from web.per_nodes import per_nodes
 from web.points import Series
 from web.present import findings, formats
 from web.present.fleet_cells import fleet_cells
@@ -43,6 +44,7 @@ def visible_nodes(report: Report) -> list[NodeReport]:
     return sorted(there, key=lambda node: (order.index(node.state), node.facts.name, node.id))
 
 
+@per_nodes(lambda _: None)
 def node_summary(report: Report) -> str:
     """How many nodes are in which state."""
     counts = {state: sum(node.state is state for node in report.nodes) for state in NodeState}
@@ -57,8 +59,8 @@ def advice_line(advice: PoolAdvice) -> str:
 
 
 def _run_cells(report: Report) -> dict[str, Cell]:
-    rollouts = sum(node.episodes_per_s for node in report.nodes)
-    tokens = sum(node.tokens_per_s for node in report.nodes)
+    rollouts = sum(pool.episodes_per_s for pool in report.pools)
+    tokens = sum(pool.tokens_per_s for pool in report.pools)
     return {
         "run/uptime": Cell(text=formats.duration(report.uptime_s)),
         "run/nodes": Cell(text=node_summary(report)),

@@ -1,4 +1,4 @@
-"""The map of nodes: one cell each, by shape and colour. Neighbours that look the same are one shape, filled with a pattern."""
+"""The map of nodes: one cell each, by shape and colour. Neighbours that look the same are one shape with a pattern."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def heat_map(rows: Sequence[NodeRow]) -> HeatMap:
 def look_of(row: NodeRow) -> str:
     """How a node's cell looks: by its state, and for one that is ready by its rate."""
     if row.node.state is not NodeState.READY:
-        return row.node.state.value
+        return str(row.node.state.value)
     if row.node.episodes_per_s == 0:
         return "idle"
     return "slow" if row.rate_share is not None and row.rate_share < SLOW_BELOW else "ready"

@@ -97,7 +97,7 @@ def rate_chart(history: Sequence[Row]) -> RateChart | None:
         places.append((window.place(at), axis.place(rate, CHART_HEIGHT)))
     mean = sum(rates) / len(rates)
     return RateChart(
-        finding=f"{formats.rate(mean)} episodes/s on average, between {formats.rate(min(rates))} and {formats.rate(max(rates))}",
+        finding=f"{formats.rate(mean)} episodes/s on average, {formats.rate(min(rates))} to {formats.rate(max(rates))}",
         path=scales.path(places),
         area=scales.area(places, axis.place(0.0, CHART_HEIGHT)),
         height=CHART_HEIGHT,

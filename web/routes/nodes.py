@@ -17,7 +17,7 @@ from web.flash import Flash
 from web.history import reading
 from web.history.samples import NODE_VALUES, node_subject
 from web.launching.launcher import UnknownRun
-from web.node_table import NodeQuery, NodeRow, NodeTable
+from web.node_table import NodeQuery
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, cell_words, heat_map
@@ -187,7 +187,9 @@ async def _map(parts: Parts, asked: NodeQuery) -> dict[str, Any]:
 
 async def _node(parts: Parts, node: str) -> dict[str, Any]:
     table = await parts.nodes.with_machines()
-    row = _row(table, node)
+    row = table.get(node) if table else None
+    if table is None or row is None:
+        raise HTTPException(404, f"No node {node[:140]} is in the run; one that restarts has a new id.")
     report, run_id = parts.state.report, parts.recorder.run_id
     history: list[reading.Row] = []
     if report is not None and run_id is not None:
@@ -195,16 +197,8 @@ async def _node(parts: Parts, node: str) -> dict[str, Any]:
         history = await parts.database.look(
             lambda session: reading.rows(session, run_id, subject, NODE_VALUES, since=since, at_most=CHART_ROWS)
         )
-    assert table is not None  # it has the row
     view = node_page(row, table, parts.nodes.machines.get(row.name), history)
     return {"node": view, "cells": _cells(parts) | view.cells, "log": await _log_of(parts, row.name)}
-
-
-def _row(table: NodeTable | None, node: str) -> NodeRow:
-    row = table.get(node) if table else None
-    if row is None:
-        raise HTTPException(404, f"No node {node[:140]} is in the run; one that restarts has a new id.")
-    return row
 
 
 async def _log_of(parts: Parts, name: str) -> str:
