@@ -24,7 +24,8 @@ from tests.benchmarks.web_load.chromium import looked_at
 from tests.benchmarks.web_load.outage import away_for
 from tests.benchmarks.web_load.programs import feeding, web_process
 
-SETTLE_S = 12.0
+SETTLE_S = 6.0
+OPEN_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +71,11 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
                 async with asyncio.TaskGroup() as tasks:
                     working = [
                         tasks.create_task(
-                            listen(web, client, heard, rows=VIEWS[number // 2 % len(VIEWS)] if number % 2 else None)
+                            listen(web, client, heard, rows=VIEWS[number // 2 % len(VIEWS)] if number % 2 else None, begin_s=number * OPEN_EVERY_S)
                         )
                         for number in range(browsers)
                     ]
-                    await asyncio.sleep(SETTLE_S)
+                    await asyncio.sleep(SETTLE_S + browsers * OPEN_EVERY_S)
                     working.append(tasks.create_task(ask(client, took, every_s=1.0)))
                     await asyncio.sleep(2.0)
                     heard.clear()

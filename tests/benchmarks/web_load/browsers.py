@@ -51,17 +51,20 @@ async def logged_in(web: Web) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def listen(web: Web, client: httpx.AsyncClient, heard: Heard, *, rows: str | None) -> None:
-    """Listen until cancelled. rows: query of a table of nodes that is shown."""
+async def listen(web: Web, client: httpx.AsyncClient, heard: Heard, *, rows: str | None, begin_s: float) -> None:
+    """Listen until cancelled, from so many seconds on. rows: query of a table of nodes that is shown."""
+    await asyncio.sleep(begin_s)
+    shown = re.search(r'data-sequence="(\d+)"', (await client.get("/settings")).text)
     cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
     watched = "" if rows is None else f"&rows={quote(rows)}"
-    address = f"{web.address.replace('http', 'ws')}/live?after=0{watched}"
+    address = f"{web.address.replace('http', 'ws')}/live?after={shown[1] if shown else 0}{watched}"
     async with connect(
         address,
         origin=web.address,
         additional_headers={"cookie": cookie},
         compression=None,
-        max_size=None,  # type: ignore[arg-type] # a str
+        max_size=None,
+        open_timeout=60,  # type: ignore[arg-type] # a str
     ) as socket:
         async for message in socket:
             now = time.time()

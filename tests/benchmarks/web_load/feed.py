@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports import NodeState
 from astraflow.wire.codec_control import encode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane
@@ -25,18 +27,29 @@ from tests.fakes.world import World
 MADE = 6
 """Different seconds; in each of them every number of every node is another one than before."""
 
-BEGIN = 20_000
-"""A second at which all nodes are ready."""
+BEGIN = 1000
+
+
+class Large(World):
+    """All nodes are ready from the beginning, and nothing is evaluated."""
+
+    def rounds(self, sequence: int) -> list[EvaluationReport]:
+        """None."""
+        return []
+
+    def _state(self, node: str, sequence: int, index: int) -> NodeState:
+        return NodeState.DRAINING if node in self.draining else NodeState.READY
 
 
 class Feed(FakeControlPlane):
     """Tells reports that were made before, as if they were of now."""
 
+    world: World
+
     def __init__(self, nodes: int) -> None:
-        super().__init__(World(nodes=tuple(f"node-{place:05}" for place in range(nodes))), sequence=BEGIN)
+        super().__init__(Large(nodes=tuple(f"node-{place:05}" for place in range(nodes))), sequence=BEGIN)
         self._made = [encode_report(self.world.report(BEGIN + second)) for second in range(MADE)]
-        few = World(nodes=())
-        self._past = few
+        self._past = Large(nodes=())
 
     def report_at(self, sequence: int, *, at: float) -> pb.Report:
         """The report of a second, with all its nodes."""
