@@ -44,6 +44,7 @@ class Recorder:
         self._run_id: int | None = None
         self._names: Names = {}
         self._flushes = 0
+        self._flushing = asyncio.Lock()
 
     @property
     def run_id(self) -> int | None:
@@ -74,12 +75,16 @@ class Recorder:
         """Flush at the first report, then every two seconds until cancelled, then once more."""
         await self._has_report.wait()
         try:
-            await periodic(self._try_flush, every_s=FLUSH_S, clock=self._clock)
+            await periodic(self._whole_flush, every_s=FLUSH_S, clock=self._clock)
         finally:
             await asyncio.shield(self._try_flush())
 
     async def flush(self) -> None:
         """Write what waits. Raises: DBAPIError; what could not be written waits on."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         report, run_id, names = self._report, self._run_id, self._names
         if report is None:
             return
@@ -100,6 +105,11 @@ class Recorder:
         head = self._waiting[0]
         place = next((place for place, sample in enumerate(written) if sample is head), len(written))
         return len(written) - place
+
+    async def _whole_flush(self) -> None:
+        """One that goes on when its waiter is cancelled: the thread that writes does so anyway, and the last flush must
+        know what it wrote."""
+        await asyncio.shield(self._try_flush())
 
     async def _try_flush(self) -> None:
         try:

@@ -285,7 +285,7 @@ def decode_node(message: pb.NodeReport) -> NodeReport:
     except ValueError:
         raise InvalidInput(f"node {message.id} is in the unknown state {message.state!r}") from None
     return NodeReport(
-        id=NodeId(message.id),
+        id=NodeId.known(message.id),
         facts=decode_facts(message.facts),
         state=state,
         joined_at=message.joined_at,

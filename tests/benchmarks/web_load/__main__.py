@@ -71,7 +71,13 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
                 async with asyncio.TaskGroup() as tasks:
                     working = [
                         tasks.create_task(
-                            listen(web, client, heard, rows=VIEWS[number // 2 % len(VIEWS)] if number % 2 else None, begin_s=number * OPEN_EVERY_S)
+                            listen(
+                                web,
+                                client,
+                                heard,
+                                rows=VIEWS[number // 2 % len(VIEWS)] if number % 2 else None,
+                                begin_s=number * OPEN_EVERY_S,
+                            )
                         )
                         for number in range(browsers)
                     ]
