@@ -88,8 +88,9 @@ def test_every_column_sorts_both_ways() -> None:
 
 
 def test_a_nodes_rate_is_compared_with_ready_nodes_of_its_type() -> None:
-    report = make.report(nodes=(node("a.1", episodes_per_s=4.0), node("b.1", episodes_per_s=2.0),
-                                node("c.1", episodes_per_s=6.0), node("d.1", state=NodeState.LOST, episodes_per_s=0.0)))  # fmt: skip
+    rates = {"a.1": 4.0, "b.1": 2.0, "c.1": 6.0}
+    ready = [node(name, episodes_per_s=rate) for name, rate in rates.items()]
+    report = make.report(nodes=(*ready, node("d.1", state=NodeState.LOST, episodes_per_s=0.0)))
     shares = {row.node.id: row.rate_share for row in NodeTable(report).rows}
 
     assert shares == {"a.1": 1.0, "b.1": 0.5, "c.1": 1.5, "d.1": 0.0}

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 from websockets.asyncio.client import connect
+from websockets.typing import Origin
 
 from tests.benchmarks.web_load.programs import Web
 from tests.fakes.web import form_token
@@ -60,11 +61,11 @@ async def listen(web: Web, client: httpx.AsyncClient, heard: Heard, *, rows: str
     address = f"{web.address.replace('http', 'ws')}/live?after={shown[1] if shown else 0}{watched}"
     async with connect(
         address,
-        origin=web.address,
+        origin=Origin(web.address),
         additional_headers={"cookie": cookie},
         compression=None,
         max_size=None,
-        open_timeout=60,  # type: ignore[arg-type] # a str
+        open_timeout=60,
     ) as socket:
         async for message in socket:
             now = time.time()

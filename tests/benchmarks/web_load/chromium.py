@@ -1,10 +1,10 @@
 """Pages in a real browser: how soon something shows, how large they are, and what an open page of nodes costs."""
 
-import asyncio
+from functools import partial
 from typing import Any
 
 import httpx
-from playwright.async_api import Page
+from playwright.async_api import Page, Response
 
 from tests.benchmarks.web_load.programs import Web
 from tests.fakes.browser import browser
@@ -23,7 +23,7 @@ async def looked_at(web: Web, client: httpx.AsyncClient) -> list[tuple[str, str,
             await context.add_cookies(cookies)
             page = await context.new_page()
             sizes: dict[str, int] = {}
-            page.on("response", lambda answer, sizes=sizes: asyncio.ensure_future(_sized(answer, sizes)))
+            page.on("response", partial(_sized, sizes))
             await page.goto(web.address + path)
             await page.wait_for_timeout(1500)
             paint = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
@@ -43,7 +43,7 @@ async def looked_at(web: Web, client: httpx.AsyncClient) -> list[tuple[str, str,
     return lines
 
 
-async def _sized(answer: Any, sizes: dict[str, int]) -> None:
+async def _sized(sizes: dict[str, int], answer: Response) -> None:
     sizes[answer.url.partition("?")[0]] = len(await answer.body())
 
 

@@ -82,7 +82,7 @@ async def web_process(feed: Feeding, directory: Path, *, port: int = 0) -> Async
 
 async def _line(process: Process, begins: str) -> str:
     """The first line that begins like that; logs may come before it."""
-    assert process.stdout is not None  # noqa: S101 (it was asked for)
+    assert process.stdout is not None
     async with asyncio.timeout(START_S):
         while line := (await process.stdout.readline()).decode():
             if line.startswith(begins):
