@@ -112,7 +112,7 @@ def _lines(
     is_large = nodes > 1000
     load = os.getloadavg()[0]
     cpu, most = 100 * busy_s / passed_s, 25 if is_large else 10
-    rss = rss_bytes / 1e6
+    rss, missed = rss_bytes / 1e6, _missed(heard.sequences)
     lines = [
         Line(what="machine", found=f"{os.cpu_count()} cores, load {load:.1f}", target=""),
         Line(what="web CPU, one core", found=f"{cpu:.1f} %", target=f"<= {most} %", is_met=cpu <= most),
@@ -121,9 +121,9 @@ def _lines(
         _limit("update p50, dataflow to browser", heard.end_to_end_s, 50, None),
         _limit("update p99, dataflow to browser", heard.end_to_end_s, 99, 500),
         _limit("push p99, first browser to each", heard.push_s, 99, 250),
-        Line(what="traffic", found=f"{heard.size / passed_s / 1e6:.2f} MB/s, {heard.rows / passed_s:.0f} rows messages/s",
-             target=""),
-        Line(what="frames missed", found=str(_missed(heard.sequences)), target="0", is_met=not _missed(heard.sequences)),
+        Line(what="traffic", found=f"{heard.size / passed_s / 1e6:.2f} MB/s", target=""),
+        Line(what="messages about rows", found=f"{heard.rows / passed_s:.0f} a second", target=""),
+        Line(what="frames missed", found=str(missed), target="0", is_met=not missed),
         _limit("node table page p50", took.get("table", []), 50, 150 if is_large else None),
         _limit("node table page p99", took.get("table", []), 99, None),
         _limit("REST read p99", took.get("read", []), 99, 50),
