@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.advice import PoolAdvice
+from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import NodeState, PoolReport, Report
+from web.per_nodes import per_nodes
 
 HOUR_S = 3600.0
 
@@ -86,7 +88,13 @@ def pool_dollars(report: Report, pool: PoolReport, advice: PoolAdvice | None) ->
     there = pool.ready + pool.joining + pool.draining
     if price > 0:
         return there * price
-    told = (node.facts.price_per_hour for node in report.nodes if node.facts.pool == pool.id and _is_paid(node.state))
+    return _told_dollars(report, pool.id)
+
+
+@per_nodes(lambda _, pool: pool)
+def _told_dollars(report: Report, pool: PoolId) -> float:
+    """What a pool's nodes say that they cost an hour."""
+    told = (node.facts.price_per_hour for node in report.nodes if node.facts.pool == pool and _is_paid(node.state))
     return sum(told)
 
 

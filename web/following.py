@@ -21,6 +21,7 @@ from web.fleet_state import FleetState
 from web.frames import FrameMaker
 from web.hub import Hub
 from web.maintainer_watch import MaintainerWatch
+from web.nodes_now import NodesNow
 from web.points import Point
 from web.present.cells import Cell
 from web.present.overview import latest_events
@@ -60,6 +61,7 @@ class Following:
     frames: FrameMaker
     hub: Hub
     recorder: Recorder
+    nodes: NodesNow
     pages: Pages
     folder: RunFolder | None
     """Where the run keeps its things, when that is on this machine."""
@@ -209,6 +211,7 @@ async def following(
             build=pages.build,
             more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
         )
+        recorder = Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock)
         yield Following(
             settings=settings,
             control=control,
@@ -219,7 +222,8 @@ async def following(
             maintainer=MaintainerWatch(fleet, clock=clock),
             frames=frames,
             hub=Hub(frames.snapshot),
-            recorder=Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock),
+            recorder=recorder,
+            nodes=NodesNow(state, recorder, ledger=fleet, clock=clock),
             pages=pages,
             folder=folder,
         )

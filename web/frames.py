@@ -101,10 +101,7 @@ class FrameMaker:
 
 def _lists(report: Report) -> dict[str, tuple[str, ...]]:
     """Members of the page's lists: when they change, pages fetch those lists again."""
-    return {
-        "nodes": tuple(f"{node.id} {node.state.value}" for node in report.nodes),
-        "ledger": tuple(_reasons(report)),
-    }
+    return {"ledger": tuple(_reasons(report))}
 
 
 def _reasons(report: Report) -> Iterable[str]:

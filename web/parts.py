@@ -23,6 +23,7 @@ from web.hub import Hub
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
 from web.maintainer_watch import MaintainerWatch
+from web.nodes_now import NodesNow
 from web.recorder import Recorder
 from web.rendering import Pages
 from web.retention import Retention
@@ -70,6 +71,7 @@ class House:
                 "frames": one.frames,
                 "hub": one.hub,
                 "recorder": one.recorder,
+                "nodes": one.nodes,
             }
         )
 
@@ -88,6 +90,7 @@ class Parts(House):
     frames: FrameMaker
     hub: Hub
     recorder: Recorder
+    nodes: NodesNow
 
 
 def parts_of(connection: HTTPConnection) -> Parts:

@@ -9,6 +9,7 @@ from typing import Any
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
 from web.capacity import FLEET_VALUES, FleetPoint, fleet_point
+from web.per_nodes import per_nodes
 
 KEPT_POINTS = 900
 AVERAGED_STEPS = 10
@@ -141,7 +142,8 @@ def point_of(report: Report) -> Point:
     )
 
 
-def lags_of(report: Report, stream: StreamReport) -> dict[str, int]:
+@per_nodes(lambda _, stream: (stream.policy, stream.version))
+def lags_of(report: Report, stream: StreamReport) -> Mapping[str, int]:
     """How many versions each node that serves the policy is behind its trainer, by name, for nodes that are there.
 
     A name stays the same when a node restarts; two nodes of one name are told apart by their ids.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
@@ -13,10 +14,10 @@ from astraflow.runtime.logs import get_logger
 from web import queries
 from web.db import Database
 from web.history import writing
-from web.history.samples import NodeBuckets, Sample, point_samples
+from web.history.samples import NodeBuckets, Sample, Shares, point_samples
 from web.history.writing import Names
 from web.points import Point
-from web.report_json import report_to_json
+from web.report_json import recorded_json
 
 log = get_logger()
 
@@ -43,11 +44,17 @@ class Recorder:
         self._run_id: int | None = None
         self._names: Names = {}
         self._flushes = 0
+        self._flushing = asyncio.Lock()
 
     @property
     def run_id(self) -> int | None:
         """Record of the run that is live; None until the first flush."""
         return self._run_id
+
+    @property
+    def shares(self) -> Mapping[str, Shares]:
+        """How nodes spent their latest ten seconds, by name."""
+        return self._nodes.shares
 
     async def recorded_until(self, run: str) -> int:
         """Sequence up to which the run of that name is recorded; 0 for a new one."""
@@ -68,12 +75,16 @@ class Recorder:
         """Flush at the first report, then every two seconds until cancelled, then once more."""
         await self._has_report.wait()
         try:
-            await periodic(self._try_flush, every_s=FLUSH_S, clock=self._clock)
+            await periodic(self._whole_flush, every_s=FLUSH_S, clock=self._clock)
         finally:
             await asyncio.shield(self._try_flush())
 
     async def flush(self) -> None:
         """Write what waits. Raises: DBAPIError; what could not be written waits on."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         report, run_id, names = self._report, self._run_id, self._names
         if report is None:
             return
@@ -95,6 +106,11 @@ class Recorder:
         place = next((place for place, sample in enumerate(written) if sample is head), len(written))
         return len(written) - place
 
+    async def _whole_flush(self) -> None:
+        """One that goes on when its waiter is cancelled: the thread that writes does so anyway, and the last flush must
+        know what it wrote."""
+        await asyncio.shield(self._try_flush())
+
     async def _try_flush(self) -> None:
         try:
             await self.flush()
@@ -111,7 +127,7 @@ class Recorder:
             started_at=report.at - report.uptime_s,
             at=report.at,
             sequence=report.sequence,
-            report_json=report_to_json(report),
+            report_json=recorded_json(report),
         )
         seen_id = queries.see_run(session, sighting, record_id=run_id)
         known = names if run_id == seen_id else writing.names_of(session, seen_id)

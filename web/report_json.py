@@ -37,6 +37,16 @@ class RecordedReport:
     events: tuple[Event, ...] = ()
 
 
+RECORDED_NODES = 100
+"""Of a larger fleet no nodes are recorded with the report: their numbers are in the history."""
+
+
+def recorded_json(report: Report) -> str:
+    """What is kept of a run's last report: without nodes when they are many, since it is written every two seconds."""
+    small = report if len(report.nodes) <= RECORDED_NODES else dataclasses.replace(report, nodes=())
+    return report_to_json(small)
+
+
 def report_to_json(report: Report) -> str:
     """The whole report as one JSON object; numbers that are not finite become null."""
     return json.dumps(plain(dataclasses.asdict(report)), ensure_ascii=False, separators=(",", ":"))

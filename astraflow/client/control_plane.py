@@ -1,5 +1,6 @@
 """The control plane: watch and steer a run."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from astraflow.contract.access import JoinToken
@@ -17,10 +18,10 @@ from astraflow.contract.lookups import (
     TrajectoryQuery,
 )
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.reports import Report
+from astraflow.contract.reports import NodeReport, Report
 from astraflow.wire.channel import Link
 from astraflow.wire.codec_advice import decode_answer, encode_question, encode_terms
-from astraflow.wire.codec_control import decode_event, decode_report, encode_change
+from astraflow.wire.codec_control import decode_event, decode_node, decode_report, encode_change
 from astraflow.wire.codec_evaluations import decode_evaluation
 from astraflow.wire.codec_lookups import (
     decode_sample,
@@ -35,6 +36,9 @@ from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 
 TIMEOUT_S = 10.0
+
+AT_ONCE = 200
+"""Nodes that are read before others of the process have their turn: a few milliseconds."""
 
 WHAT_IF_S = 60.0
 """A run of weeks is read and played through."""
@@ -51,10 +55,25 @@ class ControlPlaneClient:
         """The state of the run now."""
         return decode_report(await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S))
 
-    async def watch_report(self) -> AsyncIterator[Report]:
-        """The latest report at once, then one a second, for ever. Raises when the service stops or is lost."""
-        async for report in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
-            yield decode_report(report)
+    async def watch_report(self, *, nodes_per_s: int | None = None) -> AsyncIterator[Report]:
+        """The latest report at once, then one a second, for ever. Raises when the service stops or is lost.
+
+        nodes_per_s: read no more nodes a second than that. Reports of a larger fleet then come with the nodes of some
+        seconds before, the very same tuple until others are read, which happens in small pieces between reports.
+        """
+        nodes: tuple[NodeReport, ...] = ()
+        due = 0
+        async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
+            if nodes_per_s is None or not nodes or len(message.nodes) <= nodes_per_s:
+                report = decode_report(message)
+                nodes = report.nodes
+                due = report.sequence + 1
+                yield report
+                continue
+            yield decode_report(message, nodes=nodes)
+            if message.sequence >= due:
+                nodes = await _nodes_of(message)
+                due = message.sequence + -(-len(nodes) // nodes_per_s)
 
     async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
         """Reports kept with a greater sequence, oldest first; at most the latest `limit`.
@@ -181,3 +200,12 @@ class ControlPlaneClient:
         Raises: InvalidInput for options that cannot be, or when nothing is recorded to go by.
         """
         return decode_answer(await self._link.call(self._stub.WhatIf, encode_question(question), timeout_s=WHAT_IF_S))
+
+
+async def _nodes_of(message: pb.Report) -> tuple[NodeReport, ...]:
+    """The nodes of a large report, read without keeping others waiting."""
+    found: list[NodeReport] = []
+    for start in range(0, len(message.nodes), AT_ONCE):
+        found += map(decode_node, message.nodes[start : start + AT_ONCE])
+        await asyncio.sleep(0)
+    return tuple(found)

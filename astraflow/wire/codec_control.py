@@ -99,8 +99,8 @@ def encode_report(report: Report) -> pb.Report:
     )
 
 
-def decode_report(message: pb.Report) -> Report:
-    """Message -> report."""
+def decode_report(message: pb.Report, *, nodes: tuple[NodeReport, ...] | None = None) -> Report:
+    """Message -> report. nodes: to be in it instead of the message's own."""
     return Report(
         run=message.run,
         sequence=message.sequence,
@@ -110,7 +110,7 @@ def decode_report(message: pb.Report) -> Report:
         flows=tuple(_decode_flow(flow) for flow in message.flows),
         streams=tuple(_decode_stream(stream) for stream in message.streams),
         pools=tuple(PoolReport(id=PoolId(pool.id), **taken(pool, _POOL_FIELDS)) for pool in message.pools),
-        nodes=tuple(_decode_node(node) for node in message.nodes),
+        nodes=tuple(map(decode_node, message.nodes)) if nodes is None else nodes,
         events=tuple(decode_event(event) for event in message.events),
         troubles=tuple(message.troubles),
         evaluations=tuple(decode_evaluation(evaluation) for evaluation in message.evaluations),
@@ -278,13 +278,14 @@ def _encode_node(node: NodeReport) -> pb.NodeReport:
     )
 
 
-def _decode_node(message: pb.NodeReport) -> NodeReport:
+def decode_node(message: pb.NodeReport) -> NodeReport:
+    """Message -> one node of a report."""
     try:
         state = NodeState(message.state)
     except ValueError:
         raise InvalidInput(f"node {message.id} is in the unknown state {message.state!r}") from None
     return NodeReport(
-        id=NodeId(message.id),
+        id=NodeId.known(message.id),
         facts=decode_facts(message.facts),
         state=state,
         joined_at=message.joined_at,

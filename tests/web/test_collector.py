@@ -28,7 +28,7 @@ class ScriptedSource:
         self._now = 0
         self.is_done = asyncio.Event()
 
-    async def watch_report(self) -> AsyncIterator[Report]:
+    async def watch_report(self, *, nodes_per_s: int | None = None) -> AsyncIterator[Report]:
         if not self._streams:
             self.is_done.set()
             await asyncio.Event().wait()

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -13,10 +14,13 @@ from tests.fakes.web import RunningWeb
 pytestmark = pytest.mark.anyio
 
 
-def socket(web: RunningWeb, *, after: int, cookie: str = "", origin: str | None = None, host: str = "") -> connect:
+def socket(
+    web: RunningWeb, *, after: int, cookie: str = "", origin: str | None = None, rows: str | None = None
+) -> connect:
     headers = {"cookie": cookie} if cookie else {}
     address = web.address.replace("http", "ws")
-    return connect(f"{address}/live?after={after}", origin=origin or web.address, additional_headers=headers)  # type: ignore[arg-type] # a str
+    watched = "" if rows is None else f"&rows={quote(rows)}"
+    return connect(f"{address}/live?after={after}{watched}", origin=origin or web.address, additional_headers=headers)  # type: ignore[arg-type] # a str
 
 
 async def told(connection: ClientConnection) -> dict[str, Any]:
@@ -39,7 +43,7 @@ async def test_each_report_becomes_one_frame_with_what_changed(web: RunningWeb, 
 
     assert (frame["kind"], frame["seq"], frame["run"]) == ("frame", 151, "reverse-0001")
     assert frame["cells"]["run/uptime"][0].startswith("2")
-    assert "node/n0/state" not in frame["cells"], "it did not change"
+    assert not any(key.startswith("node/") for key in frame["cells"]), "nobody asked for rows"
     assert [point[0] for point in frame["points"]] == [151]
 
 
@@ -64,8 +68,28 @@ async def test_who_was_away_for_long_gets_a_snapshot_with_every_missing_point(we
 
     assert (snapshot["kind"], snapshot["seq"]) == ("snapshot", 150)
     assert [point[0] for point in snapshot["points"]] == list(range(21, 151))
-    assert snapshot["cells"]["node/n0/state"] == ["ready", "good"]
+    assert snapshot["cells"]["run/nodes"] == ["2 ready", ""]
     assert "events" in snapshot["html"]
+
+
+async def test_who_shows_a_table_of_nodes_gets_the_texts_of_its_rows_and_then_what_changed(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    cookie = await cookie_of(web)
+    async with socket(web, after=150, cookie=cookie, rows="text=node-b") as connection:
+        await fake.advance()
+        first = [await told(connection) for _ in range(2)]
+        await fake.advance()
+        second = [await told(connection) for _ in range(2)]
+        fake.world.nodes = ("node-a", "node-b", "another-node-b")
+        await fake.advance()
+        third = [await told(connection) for _ in range(2)]
+
+    assert [message["kind"] for message in first + second] == ["frame", "rows", "frame", "rows"]
+    assert first[1]["cells"]["node/n1/state"] == ["ready", "good"]
+    assert not any(key.startswith("node/n0/") for key in first[1]["cells"]), "its row is not on that page"
+    assert "node/n1/state" not in second[1]["cells"], "it did not change"
+    assert first[1]["members"] == second[1]["members"] != third[1]["members"]
 
 
 async def test_cross_site_websocket_hijacking_is_refused(web: RunningWeb) -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from operator import add
+from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import NodeReport, Report
@@ -14,6 +13,12 @@ from web.points import SERVING, VALUES, Point
 
 FLEET_SUBJECT = "fleet"
 """The subject of numbers about all pools together."""
+
+NODES_AT_ONCE = 1000
+"""Of a larger fleet, the nodes take turns: of 10,000, each has ten seconds of every hundred kept."""
+
+MOST_SHARES = 20_000
+"""Names whose latest shares are kept; those that were measured first give way."""
 
 NODE_VALUES = ("episodes", "tokens", "busy", "blocked", "lag", "leased")
 """Of a node: episodes and tokens per second, shares of its slots that worked or found no task, versions behind its
@@ -28,6 +33,17 @@ class Sample:
     at: float
     subject: str
     values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Of a node's time: worked, found no task, stood still for new weights."""
+
+    busy: float
+    blocked: float
+    refresh: float
+    is_recent: bool = True
+    """Of about the last ten seconds; else of all its time since it joined."""
 
 
 def policy_subject(policy: str) -> str:
@@ -57,48 +73,67 @@ class _Look:
     beat_at: float
     busy_s: float
     blocked_s: float
+    refresh_s: float
 
-    def shares_since(self, before: "_Look") -> tuple[float, float]:
-        """How much of the time since then it worked and wanted; nothing when it did not beat or began anew."""
+    def shares_since(self, before: "_Look") -> Shares | None:
+        """How its time went since then; None when it did not beat or began anew."""
         passed_s = self.beat_at - before.beat_at
-        grown = (self.busy_s - before.busy_s, self.blocked_s - before.blocked_s)
+        grown = (self.busy_s - before.busy_s, self.blocked_s - before.blocked_s, self.refresh_s - before.refresh_s)
         if passed_s <= 0 or min(grown) < 0:
-            return 0.0, 0.0
-        return min(1.0, grown[0] / passed_s), min(1.0, grown[1] / passed_s)
+            return None
+        busy, blocked, refresh = (min(1.0, seconds / passed_s) for seconds in grown)
+        return Shares(busy=busy, blocked=blocked, refresh=refresh)
 
 
 class NodeBuckets:
-    """Means of the nodes' numbers over ten seconds, collected from one report after the other."""
+    """Means of the nodes' numbers over ten seconds, collected from one report after the other.
+
+    Up to `NODES_AT_ONCE` nodes are all in each ten seconds; of more, each has its turn, so that what is written does
+    not grow with the fleet.
+    """
 
     def __init__(self) -> None:
         self._start: float | None = None
-        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._sums: dict[str, list[float]] = {}
         """By name: the sums of episodes, tokens, lag and leased, and how many reports are in them."""
         self._now: dict[NodeId, _Look] = {}
         self._before: dict[NodeId, _Look] = {}
         """As they were when the bucket before ended."""
+        self._taken: object = None
+        """The nodes that were taken last: they may stay the same over some reports."""
+        self.shares: dict[str, Shares] = {}
+        """The latest that were measured, by name."""
 
     def add(self, report: Report) -> list[Sample]:
         """Take a report; returns the bucket that it ends, if it does."""
         start = report.at // TENS.width_s * TENS.width_s
         ended = self._ended() if self._start is not None and start > self._start else []
         self._start = start if self._start is None else max(start, self._start)
-        versions = {stream.policy: int(stream.version) for stream in report.streams}
-        for node in report.nodes:
-            if node.state in SERVING:
-                self._take(node, report.at, versions)
+        if report.nodes is not self._taken:
+            self._taken = report.nodes
+            self._take_all(report)
         return ended
 
+    def _take_all(self, report: Report) -> None:
+        versions = {stream.policy: int(stream.version) for stream in report.streams}
+        turns = -(-len(report.nodes) // NODES_AT_ONCE)
+        turn = int((self._start or 0.0) // TENS.width_s) % turns if turns else 0
+        for node in report.nodes:
+            if node.state in SERVING and (turns < 2 or crc32(node.facts.name.encode()) % turns == turn):
+                self._take(node, report.at, versions)
+
     def _take(self, node: NodeReport, at: float, versions: Mapping[PolicyId, int]) -> None:
+        name = node.facts.name
         behind = [versions[policy] - int(had) for policy, had in node.versions.items() if policy in versions]
-        numbers = np.array([node.episodes_per_s, node.tokens_per_s, max([0, *behind]), node.leased, 1.0])
-        found = self._sums.get(node.facts.name)
-        self._sums[node.facts.name] = numbers if found is None else found + numbers
+        numbers = (node.episodes_per_s, node.tokens_per_s, max([0, *behind]), node.leased, 1.0)
+        found = self._sums.get(name)
+        self._sums[name] = list(numbers) if found is None else list(map(add, found, numbers))
         look = _Look(
-            name=node.facts.name,
+            name=name,
             beat_at=at - node.beat_age_s,
             busy_s=node.counters.get("busy_s", 0.0),
             blocked_s=node.counters.get("blocked_s", 0.0),
+            refresh_s=node.counters.get("weight_pause_s", 0.0),
         )
         self._now[node.id] = look
         self._before.setdefault(node.id, look)
@@ -106,12 +141,17 @@ class NodeBuckets:
     def _ended(self) -> list[Sample]:
         start, sums, shares = self._start or 0.0, self._sums, {}
         for node, look in self._now.items():
-            shares[look.name] = look.shares_since(self._before[node])
+            if (found := look.shares_since(self._before[node])) is not None:
+                shares[look.name] = found
         self._sums, self._before, self._now = {}, self._now, {}
-        return [self._sample(start, name, total, shares.get(name, (0.0, 0.0))) for name, total in sums.items()]
+        self.shares |= shares
+        while len(self.shares) > MOST_SHARES:
+            del self.shares[next(iter(self.shares))]
+        return [self._sample(start, name, total, shares.get(name)) for name, total in sums.items()]
 
     @staticmethod
-    def _sample(start: float, name: str, total: NDArray[np.float64], shares: tuple[float, float]) -> Sample:
-        episodes, tokens, lag, leased = (total[:-1] / total[-1]).tolist()
-        values = dict(zip(NODE_VALUES, (episodes, tokens, *shares, lag, leased), strict=True))
+    def _sample(start: float, name: str, total: list[float], shares: Shares | None) -> Sample:
+        episodes, tokens, lag, leased = (number / total[-1] for number in total[:-1])
+        spent = (shares.busy, shares.blocked) if shares is not None else (0.0, 0.0)
+        values = dict(zip(NODE_VALUES, (episodes, tokens, *spent, lag, leased), strict=True))
         return Sample(level=TENS, at=start, subject=node_subject(name), values=values)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from web.per_nodes import per_nodes
 from web.points import Series
 from web.present import findings, formats
 from web.present.fleet_cells import fleet_cells
 from web.present.weights import weight_cells
 from web.ranges import DEFAULT_RANGE, RANGES_S
-from web.settings import STALE_AFTER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,24 +20,13 @@ class Cell:
     tone: str = ""
 
 
-NODE_TONES = {
-    NodeState.JOINING: "busy",
-    NodeState.READY: "good",
-    NodeState.DRAINING: "warn",
-    NodeState.LOST: "bad",
-    NodeState.GONE: "off",
-}
-
-
 def live_cells(report: Report, series: Series) -> dict[str, Cell]:
-    """Everything that changes while a page is open."""
+    """Everything that changes while a page is open, but for single nodes: see `web.nodes_now`."""
     cells = _run_cells(report)
     for stream in report.streams:
         cells |= _stream_cells(report, stream, series)
     for flow in report.flows:
         cells |= _flow_cells(flow)
-    for node in report.nodes:
-        cells |= _node_cells(node, report)
     for pool in report.pools:
         cells |= _pool_cells(pool)
     cells |= {f"pool/{advice.pool}/advice": Cell(text=advice_line(advice)) for advice in report.advice}
@@ -55,6 +44,7 @@ def visible_nodes(report: Report) -> list[NodeReport]:
     return sorted(there, key=lambda node: (order.index(node.state), node.facts.name, node.id))
 
 
+@per_nodes(lambda _: None)
 def node_summary(report: Report) -> str:
     """How many nodes are in which state."""
     counts = {state: sum(node.state is state for node in report.nodes) for state in NodeState}
@@ -69,8 +59,8 @@ def advice_line(advice: PoolAdvice) -> str:
 
 
 def _run_cells(report: Report) -> dict[str, Cell]:
-    rollouts = sum(node.episodes_per_s for node in report.nodes)
-    tokens = sum(node.tokens_per_s for node in report.nodes)
+    rollouts = sum(pool.episodes_per_s for pool in report.pools)
+    tokens = sum(pool.tokens_per_s for pool in report.pools)
     return {
         "run/uptime": Cell(text=formats.duration(report.uptime_s)),
         "run/nodes": Cell(text=node_summary(report)),
@@ -141,46 +131,3 @@ def _pool_cells(pool: PoolReport) -> dict[str, Cell]:
         "tokens_per_s": Cell(text=formats.rate(pool.tokens_per_s)),
     }
     return {f"pool/{pool.id}/{name}": cell for name, cell in cells.items()}
-
-
-def _node_cells(node: NodeReport, report: Report) -> dict[str, Cell]:
-    version, lag = _version_cells(node, report)
-    gap = node.gauges.get("logprob_gap_max")
-    cells = {
-        "state": Cell(text=node.state.value, tone=NODE_TONES[node.state]),
-        "episodes_per_s": Cell(text=formats.rate(node.episodes_per_s)),
-        "tokens_per_s": Cell(text=formats.rate(node.tokens_per_s)),
-        "version": version,
-        "lag": lag,
-        "leased": Cell(text=formats.count(node.leased)),
-        "gap": Cell(text=formats.MISSING if gap is None else f"{gap:.1e}"),
-        "beat": Cell(
-            text=formats.duration(max(0.1, node.beat_age_s)), tone="warn" if node.beat_age_s > STALE_AFTER_S else ""
-        ),
-        "errors": _errors_cell(node),
-        "age": Cell(text=formats.duration(report.at - node.joined_at)),
-    }
-    return {f"node/{node.id}/{name}": cell for name, cell in cells.items()}
-
-
-def _version_cells(node: NodeReport, report: Report) -> tuple[Cell, Cell]:
-    newest = {stream.policy: stream for stream in report.streams}
-    served = [(policy, version) for policy, version in node.versions.items() if policy in newest]
-    if not served:
-        return Cell(text=formats.MISSING), Cell(text="none loaded")
-    label = len(newest) > 1
-    text = " · ".join(f"{policy} v{version}" if label else f"v{version}" for policy, version in served)
-    lags = {policy: max(0, newest[policy].version - version) for policy, version in served}
-    worst = max(lags.values())
-    is_over = any(lag > newest[policy].max_staleness for policy, lag in lags.items())
-    if worst == 0:
-        return Cell(text=text), Cell(text="current", tone="good")
-    return Cell(text=text), Cell(text=f"{worst} behind", tone="bad" if is_over else "")
-
-
-def _errors_cell(node: NodeReport) -> Cell:
-    if not node.errors:
-        return Cell(text="none")
-    last = formats.shortened(node.errors[-1], at_most=160)
-    more = f" (and {len(node.errors) - 1} before)" if len(node.errors) > 1 else ""
-    return Cell(text=last + more, tone="bad")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from astraflow.contract.reports import NodeReport, NodeState, PoolReport, Report
 from web.capacity import FleetPoint, fleet_point, group_members, pending_nodes, pool_dollars
+from web.per_nodes import per_nodes
 from web.points import Point, Series
 from web.present import formats
 from web.ranges import DEFAULT_RANGE, RANGES_S
@@ -130,21 +131,28 @@ def lag_counts(nodes: Sequence[NodeReport], report: Report) -> list[int]:
 
 def _pool_cells(pool: PoolReport, report: Report) -> Texts:
     advice = next((advised for advised in report.advice if advised.pool == pool.id), None)
-    nodes = pool_nodes(pool, report)
+    done, behind = _of_nodes(report, pool)
     total = sum(other.episodes_per_s for other in report.pools)
     dollars = pool_dollars(report, pool, advice)
-    lags = [max(found.values()) for node in nodes if (found := report.lag(node))]
     kept = _kept_per_s(pool, report, total)
     cells: Texts = {
         "share": (formats.percent(pool.episodes_per_s / total) if total else formats.MISSING, ""),
         "pending": (formats.count(pending_nodes(pool, advice)), ""),
         "target": (formats.count(advice.target if advice else None), ""),
-        "yield": (formats.percent(pool_yield(nodes)), ""),
-        "lag": (f"{sum(lags) / len(lags):.1f} versions" if lags else formats.MISSING, ""),
+        "yield": (formats.percent(done), ""),
+        "lag": (formats.MISSING if behind is None else f"{behind:.1f} versions", ""),
         "cost": (f"{formats.dollars(dollars)}/h" if dollars else formats.MISSING, ""),
         "price": (formats.dollars(dollars / 3600 / kept * 1000) if dollars and kept else formats.MISSING, ""),
     }
     return {f"pool/{pool.id}/{name}": cell for name, cell in cells.items()}
+
+
+@per_nodes(lambda report, pool: (pool.id, tuple(stream.version for stream in report.streams)))
+def _of_nodes(report: Report, pool: PoolReport) -> tuple[float | None, float | None]:
+    """Share of a pool's episodes that did not fail, and how many versions its nodes are behind on average."""
+    nodes = pool_nodes(pool, report)
+    lags = [max(found.values()) for node in nodes if (found := report.lag(node))]
+    return pool_yield(nodes), sum(lags) / len(lags) if lags else None
 
 
 def _kept_per_s(pool: PoolReport, report: Report, total: float) -> float:

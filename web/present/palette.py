@@ -92,7 +92,7 @@ def _nodes(report: Report | None) -> list[Entry]:
         Entry(
             group="Node",
             label=node.facts.name,
-            href=f"/nodes?state={node.state.value}#row-{quote(node.id, safe='')}",
+            href=f"/nodes/{quote(node.id, safe='')}",
             hint=f"{node.facts.pool}, {node.state.value}",
         )
         for node in (visible_nodes(report)[:MOST_NODES] if report else ())

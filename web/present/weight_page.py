@@ -85,7 +85,7 @@ def weight_page(report: Report | None) -> WeightPage:
             for weights in report.weights
             if weights.versions
         ],
-        links=[_link(lag, node, link) for lag, node, link in found[:ROWS]],
+        links=[link_row(lag, node, link) for lag, node, link in found[:ROWS]],
         left_out=f"{formats.several(len(found) - ROWS, 'more link')}" if len(found) > ROWS else "",
     )
 
@@ -106,7 +106,8 @@ def _version(version: VersionReport) -> VersionRow:
     )
 
 
-def _link(lag: int, node: NodeReport, link: LinkReport) -> LinkRow:
+def link_row(lag: int, node: NodeReport, link: LinkReport) -> LinkRow:
+    """One link of a node, for a table."""
     travelled = link.full_bytes + link.delta_bytes
     means = [getattr(link, f"{phase}_s") / link.versions if link.versions else None for phase in PHASES]
     return LinkRow(

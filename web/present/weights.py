@@ -1,12 +1,14 @@
 """What the weights cost to move: full snapshots against deltas, and whether engines agree with their trainer."""
 
 from astraflow.contract.reports import Report
+from web.per_nodes import per_nodes
 from web.present import formats
 
 GAP_LIMIT = 1e-3
 """Logprob gap (nats) above which engine and trainer disagree."""
 
 
+@per_nodes(lambda _: None)
 def weight_cells(report: Report) -> dict[str, tuple[str, str]]:
     """Text and tone by key, summed over the nodes of the report."""
     total = {name: _sum(report, name) for name in _COUNTERS}

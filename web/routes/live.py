@@ -2,8 +2,9 @@
 
 import asyncio
 from contextlib import aclosing
+from typing import Annotated
 
-from fastapi import APIRouter, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from web.guard import CLOSED_FOR_LOGIN, cookie_of
 from web.parts import Parts, PartsOf
@@ -19,15 +20,22 @@ SEND_S = 10.0
 
 GOING_AWAY = 1012
 
+MOST_QUERY = 2000
+
 
 @router.websocket("/live")
 @needs(Need.READ)
-async def live(socket: WebSocket, parts: PartsOf, after: int = 0) -> None:
-    """Send frames after a sequence until one side ends it. The browser says nothing."""
+async def live(
+    socket: WebSocket, parts: PartsOf, after: int = 0, rows: Annotated[str | None, Query(max_length=MOST_QUERY)] = None
+) -> None:
+    """Send frames after a sequence until one side ends it. The browser says nothing.
+
+    rows: query of the node table that the page shows; after each frame come the texts of its rows.
+    """
     await socket.accept()
     try:
         async with asyncio.TaskGroup() as tasks:
-            for work in (_send(socket, parts, after), _wait_for_end(socket), _recheck(socket, parts)):
+            for work in (_send(socket, parts, after, rows), _wait_for_end(socket), _recheck(socket, parts)):
                 tasks.create_task(work)
     except* (_Ended, WebSocketDisconnect, TimeoutError):
         pass  # how every live page ends
@@ -37,11 +45,16 @@ class _Ended(Exception):
     """One of the tasks is done with the socket; the others have nothing left to do."""
 
 
-async def _send(socket: WebSocket, parts: Parts, after: int) -> None:
+async def _send(socket: WebSocket, parts: Parts, after: int, rows: str | None) -> None:
+    had = -1
     async with aclosing(parts.hub.frames(after)) as frames:
         async for text in frames:
             async with asyncio.timeout(SEND_S):
                 await socket.send_text(text)
+                if rows is not None:
+                    had, more = parts.nodes.told(rows, had)
+                    if more:
+                        await socket.send_text(more)
     await socket.close(GOING_AWAY)
     raise _Ended
 

@@ -7,10 +7,27 @@ export function patchCells(cells) {
   index ??= indexed();
   for (const [key, [text, tone]] of Object.entries(cells)) {
     for (const element of index.get(key) ?? []) {
-      if (element.textContent !== text) element.textContent = text;
+      if (element.dataset.shares !== undefined) setBar(element, text);
+      else if (element.textContent !== text) element.textContent = text;
       if (element.dataset.tone !== tone) element.dataset.tone = tone;
     }
   }
+}
+
+// A bar of shares: its parts are as wide as the per cents of the text, one after the other.
+function setBar(element, text) {
+  if (element.dataset.shares === text) return;
+  element.dataset.shares = text;
+  const shares = text.split(" ").map(Number);
+  let x = 0;
+  [...element.querySelectorAll("rect[data-share]")].forEach((part, place) => {
+    const width = Math.max(0, Math.min(100 - x, shares[place] || 0));
+    part.setAttribute("x", x);
+    part.setAttribute("width", width);
+    x += width;
+  });
+  const words = shares.map((share, place) => `${["busy", "blocked", "refresh"][place]} ${share} %`).join(", ");
+  element.querySelector("title").textContent = text ? words : "not measured";
 }
 
 function indexed() {

@@ -1,6 +1,7 @@
 // One WebSocket for the page: receives frames, patches what they name, comes back by itself and misses nothing.
 import { heard, lost, pausedAge } from "./age.js";
 import { patchCells } from "./cells.js";
+import { membersAre, watched } from "./nodes.js";
 import { addPins, addPoints, points, shownSequence } from "./points.js";
 
 const FIRST_DELAY_MS = 300;
@@ -52,7 +53,7 @@ function connect() {
   clearTimeout(timer);
   timer = null;
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}`);
+  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watched()}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {
@@ -78,6 +79,11 @@ function connectNow() {
 // The messages of web/frames.py.
 function receive(message) {
   delay = FIRST_DELAY_MS;
+  if (message.kind === "rows") {
+    patchCells(message.cells);
+    membersAre(message.members);
+    return;
+  }
   const isOther = message.run !== undefined && message.run !== frame.run;
   const isOutdated = message.build !== undefined && message.build !== frame.build;
   const wentBack = message.seq !== undefined && message.seq < sequence;

@@ -7,17 +7,19 @@ import { dialog } from "./dialog.js";
 import { drawer } from "./drawer.js";
 import { gauge } from "./gauge.js";
 import { here } from "./here.js";
+import { heat } from "./heat.js";
 import { hold } from "./hold.js";
 import "./keys.js";
 import { ladder } from "./ladder.js";
 import { live, pause } from "./live.js";
 import { menu } from "./menu.js";
+import { choose } from "./nodes.js";
 import { palette } from "./palette.js";
 import { tail } from "./tail.js";
 import { theme } from "./theme.js";
 import { until } from "./until.js";
 
-const behaviors = { age, ago, balance, chart, dialog, drawer, gauge, here, hold, ladder, live, menu, palette, pause, tail, theme, until };
+const behaviors = { age, ago, balance, chart, choose, dialog, drawer, gauge, heat, here, hold, ladder, live, menu, palette, pause, tail, theme, until };
 const attached = new WeakSet();
 
 export function attach(root) {

@@ -1,0 +1,120 @@
+"""A process that reports once a second for many nodes, and keeps a fleet: what the web process follows.
+
+    python -m tests.benchmarks.web_load.feed --nodes 1000 --directory DIR
+
+Prints the addresses of dataflow and of the fleet service. Reports are made beforehand and told in turn, so that this
+process takes little of the machine that is measured; each says at which moment it left. A line on its input moves it:
+`away` stops telling, `back S` goes on S seconds later in the run, `end` ends it.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.reports import NodeState
+from astraflow.wire.codec_control import encode_report
+from astraflow.wire.pb import control_plane_pb2 as pb
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.fleet import running_fleet
+from tests.fakes.world import World
+
+MADE = 6
+"""Different seconds; in each of them every number of every node is another one than before."""
+
+BEGIN = 1000
+
+
+class Large(World):
+    """All nodes are ready from the beginning, and nothing is evaluated."""
+
+    def rounds(self, sequence: int) -> list[EvaluationReport]:
+        """None."""
+        return []
+
+    def _state(self, node: str, sequence: int, index: int) -> NodeState:
+        return NodeState.DRAINING if node in self.draining else NodeState.READY
+
+
+class Feed(FakeControlPlane):
+    """Tells reports that were made before, as if they were of now."""
+
+    world: World
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(Large(nodes=tuple(f"node-{place:05}" for place in range(nodes))), sequence=BEGIN)
+        self._made = [encode_report(self.world.report(BEGIN + second)) for second in range(MADE)]
+        self._past = Large(nodes=())
+
+    def report_at(self, sequence: int, *, at: float) -> pb.Report:
+        """The report of a second, with all its nodes."""
+        report = self._made[sequence % MADE]
+        report.sequence, report.at, report.uptime_s = sequence, at, float(sequence)
+        return report
+
+    async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
+        sent = 0
+        while True:
+            async with self._moved:
+                while self.sequence <= sent:
+                    await self._moved.wait()
+                sent = self.sequence
+            yield self.report_at(sent, at=time.time())
+
+    async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
+        """Seconds of the run without its nodes, as dataflow keeps them of a large run."""
+        kept = 900 if request.resolution_s <= 1 else 0
+        first = max(request.after_sequence + 1, self.sequence - min(request.limit, kept) + 1, 1)
+        now, reports = time.time(), []
+        for sequence in range(first, self.sequence + 1 if kept else first):
+            report = encode_report(self._past.report(sequence, is_history=True))
+            report.at = now - (self.sequence - sequence)
+            reports.append(report)
+        return pb.HistoryReply(reports=reports)
+
+
+async def _commands(feed: Feed, telling: asyncio.Event, end: asyncio.Event) -> None:
+    reader = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := (await reader.readline()).decode().split():
+        match line:
+            case ["away"]:
+                telling.clear()
+            case ["back", seconds]:
+                await feed.advance(int(seconds))
+                telling.set()
+            case ["ahead", seconds]:
+                await feed.advance(int(seconds))
+            case _:
+                break
+    end.set()
+
+
+async def _run(nodes: int, directory: Path) -> None:
+    feed = Feed(nodes)
+    telling, end = asyncio.Event(), asyncio.Event()
+    telling.set()
+    async with feed.serving() as dataflow, running_fleet(directory, nodes=2, pool={"max_nodes": 500}) as fleet:
+        print(json.dumps({"dataflow": dataflow, "fleet": fleet.address}), flush=True)  # noqa: T201 (for the benchmark)
+        commands = asyncio.create_task(_commands(feed, telling, end))
+        due = time.monotonic()
+        while not end.is_set():
+            due += 1.0
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await telling.wait()
+            await feed.advance()
+        commands.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--directory", type=Path, required=True)
+    chosen = parser.parse_args()
+    asyncio.run(_run(chosen.nodes, chosen.directory))

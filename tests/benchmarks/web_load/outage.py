@@ -1,0 +1,35 @@
+"""The web process is away for ten minutes of the run, and comes back: how soon its pages miss nothing."""
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+
+from tests.benchmarks.web_load.browsers import logged_in
+from tests.benchmarks.web_load.programs import Feeding, web_process
+
+AWAY_S = 600
+MOST_S = 60.0
+
+
+async def away_for(feed: Feeding, directory: Path) -> list[tuple[str, str, str]]:
+    """Ten minutes pass in the run while nobody follows it: what, what was found, what is wanted.
+
+    They pass by the run's sequence, not by the clock.
+    """
+    await feed.say(f"ahead {AWAY_S}")
+    await asyncio.sleep(1.0)
+    async with web_process(feed, directory) as web, logged_in(web) as client:
+        began, ats = time.monotonic(), list[float]()
+        while time.monotonic() - began < MOST_S:
+            answer = await client.get("/api/v1/series.json?chart=reward&range=15m")
+            ats = [row["unix_s"] for row in answer.json()] if answer.is_success else []
+            if ats and ats[-1] - ats[0] >= AWAY_S:
+                break
+            await asyncio.sleep(0.2)
+        took = time.monotonic() - began
+    gap = max((after - before for before, after in itertools.pairwise(ats)), default=float("inf"))
+    return [
+        ("caught up after 10 min away", f"{took:.1f} s after it listened", "<= 5 s"),
+        ("widest gap in the chart then", f"{gap:.1f} s between {len(ats)} points", "<= 5 s"),
+    ]
