@@ -355,7 +355,8 @@ async def test_launches_that_fail_are_made_elsewhere_and_people_are_told(tmp_pat
             for record in ledger.alive(POOL):
                 if record.instance.ready_at is None:
                     await here.parts.fleet.see(record.id, Sight.GONE, message="VcpuLimitExceeded: quota is 0")
-        here.dataflow.advice = (advice(present=2, target=4, low=3.0, high=6.0),)
+        short = {"capacity_groups_per_s": 2.0, "demand_groups_per_s": 4.0}
+        here.dataflow.advice = (advice(present=2, target=4, low=3.0, high=6.0, inputs=short),)
         await here.pass_time(30.0)
         assert '"signal": "launch_failures"' in json.dumps(here.entries("wake")[0].body["signals"])
         assert await here.size(OTHER) == 1

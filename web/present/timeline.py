@@ -1,10 +1,10 @@
 """What a trainer did with its time: stretches of it, each divided into waiting, computing and publishing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from web.history.reading import Row
 from web.present import formats
+from web.present.charts import Row
 from web.present.scales import WIDTH, Window
 
 STRETCHES = 120
@@ -55,7 +55,7 @@ def timeline(rows: Sequence[Row], window: Window) -> Timeline:
     return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums))
 
 
-def _seconds(numbers: dict[str, float | None]) -> dict[str, float] | None:
+def _seconds(numbers: Mapping[str, float | None]) -> dict[str, float] | None:
     found = {part: numbers.get(f"{part}_s") for part in PARTS}
     return {part: value for part, value in found.items() if value is not None} if None not in found.values() else None
 
