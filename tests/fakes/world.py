@@ -367,7 +367,7 @@ def _spans(
     version: Version, *, is_split: bool, prompt: str, call: str, tool: str, said: str
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """Who wrote what, and where each span's text ends. is_split: a refresh came in the middle of the answer."""
-    written = [(Author.CONTEXT, 26, None, prompt)]
+    written: list[tuple[Author, int, Version | None, str]] = [(Author.CONTEXT, 26, None, prompt)]
     if tool:
         written += [(Author.MODEL, 8, version, call), (Author.CONTEXT, 12, None, tool)]
     if is_split:

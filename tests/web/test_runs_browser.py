@@ -28,7 +28,7 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
     fake.world.tool = HOSTILE
     async with logged_in_page(chromium, web.login_url) as (page, complaints, context):
         async with web.client() as client:
-            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}  # type: ignore[assignment] # httpx takes it
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
             await recorded(web, client)
         await page.goto(f"{web.address}/runs/1")
         await page.locator("a.bar").first.focus()

@@ -1,9 +1,8 @@
 """What a trainer did with its time: stretches of it, each divided into waiting, computing and publishing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from web.history.reading import Row
 from web.present import formats
 from web.present.scales import WIDTH, Window
 
@@ -34,7 +33,7 @@ class Timeline:
     """Parts, and how much of the time each took."""
 
 
-def timeline(rows: Sequence[Row], window: Window) -> Timeline:
+def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: Window) -> Timeline:
     """From a policy's rows, whose seconds count up."""
     known = [(at, seconds) for at, numbers in rows if (seconds := _seconds(numbers)) is not None]
     stride = max(1, len(known) // STRETCHES)
@@ -55,7 +54,7 @@ def timeline(rows: Sequence[Row], window: Window) -> Timeline:
     return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums))
 
 
-def _seconds(numbers: dict[str, float | None]) -> dict[str, float] | None:
+def _seconds(numbers: Mapping[str, float | None]) -> dict[str, float] | None:
     found = {part: numbers.get(f"{part}_s") for part in PARTS}
     return {part: value for part, value in found.items() if value is not None} if None not in found.values() else None
 
