@@ -34,6 +34,7 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
     if trajectory.prompt_text or trajectory.completion_text:
         message.prompt_text = trajectory.prompt_text
         message.completion_text = trajectory.completion_text
+    if trajectory.text_ends:
         message.text_ends.extend(trajectory.text_ends)
     if trajectory.answer:
         message.answer = trajectory.answer

@@ -1,19 +1,23 @@
 """Trajectories to look at: kept over restarts, found by what they are, paged both ways."""
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.lookups import GroupQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.lookups import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.trajectories import Boundary, Episode, Failure
 from astraflow.dataflow.reporting import sample_lookups
 from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.sample_lookups import bin_width
 from astraflow.dataflow.reporting.samples import Samples
 from tests import make
 from tests.fakes.clock import ManualClock
@@ -227,3 +231,33 @@ async def test_a_question_leaves_the_event_loop_free(tmp_path: Path) -> None:
 def test_what_cannot_be_asked_is_refused_with_a_reason(query: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         TrajectoryQuery(**query)
+
+
+async def test_rewards_are_told_by_bins_that_a_query_finds_again(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    samples.add(group(1, (0.0, 0.05, 0.62, None)), {SOLVER: "buffered"}, at=1.0)
+    samples.add(group(2, (1.0, 1.0, 0.0)), {SOLVER: "informative"}, at=2.0)
+
+    spread = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), at_most=12))
+    dropped = await samples.rewards(RewardQuery(matching=TrajectoryQuery(fate="informative")))
+    nothing = await samples.rewards(RewardQuery(matching=TrajectoryQuery(text="nowhere")))
+    first = await found(samples, min_reward=spread.bins[0].lowest, max_reward=spread.bins[0].highest)
+    archive.close()
+
+    assert spread.failed == 1
+    assert [(one.trajectories, one.groups) for one in spread.bins] == [(3, 2), (1, 1), (2, 1)]
+    assert [(round(one.begin, 6), one.lowest, one.highest) for one in spread.bins] == [
+        (0.0, 0.0, 0.05),
+        (0.6, 0.62, 0.62),
+        (1.0, 1.0, 1.0),
+    ]
+    assert sorted(first) == ["train:1/0", "train:1/1", "train:2/2"]
+    assert sum(one.trajectories for one in dropped.bins) == 3
+    assert (nothing.bins, nothing.failed) == ((), 0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(3, 40))
+def test_bins_are_as_few_as_asked_for_and_round(rewards: list[float], at_most: int) -> None:
+    low, high = min(rewards), max(rewards)
+    width = bin_width(low, high, at_most=at_most)
+    assert math.floor(high / width) - math.floor(low / width) + 1 <= at_most

@@ -26,7 +26,7 @@ def record(name: str, *, seconds: int, recipe: str = "reverse") -> RunRecord:
         started_at=1000.0,
         last_at=1000.0 + seconds,
         last_sequence=seconds,
-        report_json=report_to_json(World(run=name).report(seconds)),
+        report_json=report_to_json(World(run=name, began_at=1000.0).report(seconds)),
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
 from astraflow.contract.ids import LARGEST_VERSION, Name, Version
-from astraflow.contract.lookups import EventQuery, GroupQuery, TrajectoryQuery
+from astraflow.contract.lookups import MOST_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.tasks import Json, Lease, Task
 from astraflow.contract.trajectories import Author, Episode, Failure, Span, Trajectory
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
@@ -258,6 +258,7 @@ _SPECIAL: dict[Any, Any] = {
     PlanRequest: _plan_requests,
     TrajectoryQuery: _trajectory_queries,
     GroupQuery: _group_queries,
+    RewardQuery: lambda: built(RewardQuery, at_most=st.integers(1, MOST_BINS)),
     EventQuery: _event_queries,
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
     Manifest: lambda: built(Manifest, root_hash=hashes, signature=signatures),

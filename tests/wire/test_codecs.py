@@ -31,7 +31,14 @@ from astraflow.contract.fleet import (
 )
 from astraflow.contract.ids import NodeId
 from astraflow.contract.links import LinkReport
-from astraflow.contract.lookups import EventQuery, GroupQuery, SampledGroup, TrajectoryQuery
+from astraflow.contract.lookups import (
+    EventQuery,
+    GroupQuery,
+    RewardQuery,
+    RewardSpread,
+    SampledGroup,
+    TrajectoryQuery,
+)
 from astraflow.contract.maintenance import (
     Maintainer,
     MaintainerOrders,
@@ -90,6 +97,8 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_lookups, "sampled_group"): (SampledGroup, control_plane_pb2.SampledGroup),
     (codec_lookups, "trajectory_query"): (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
     (codec_lookups, "group_query"): (GroupQuery, control_plane_pb2.GroupsRequest),
+    (codec_lookups, "reward_query"): (RewardQuery, control_plane_pb2.RewardsRequest),
+    (codec_lookups, "spread"): (RewardSpread, control_plane_pb2.RewardsReply),
     (codec_lookups, "event_query"): (EventQuery, control_plane_pb2.EventsRequest),
     (codec_advice, "terms"): (FleetTerms, control_plane_pb2.FleetTerms),
     (codec_fleet, "actor"): (Actor, fleet_plane_pb2.FleetActor),

@@ -73,6 +73,22 @@ def test_text_is_split_where_the_model_begins() -> None:
 
     assert found.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert found.completion_text == "hello"
+    assert found.text_ends == (len(found.prompt_text), len(found.prompt_text) + 5)
+
+
+def test_the_text_of_each_span_can_be_told_apart_also_where_the_weights_changed() -> None:
+    transcript = Transcript(PolicyId("solver"))
+    transcript.read(TOKENIZER.encode("hi"))
+    transcript.wrote(generation("hello", (0, 2), (1, 3)))
+    transcript.read(TOKENIZER.encode("tool"))
+    transcript.wrote(generation("bye", (1, 3)))
+
+    found = with_text(transcript.trajectory(1.0), TOKENIZER)
+
+    whole = found.prompt_text + found.completion_text
+    pieces = [whole[begin:end] for begin, end in pairwise((0, *found.text_ends))]
+    assert pieces == ["hi", "he", "llo", "tool", "bye"]
+    assert len(pieces) == len(found.spans)
 
 
 def test_a_trajectory_that_was_never_answered_is_all_prompt() -> None:

@@ -34,7 +34,7 @@ class Timeline:
     """Parts, and how much of the time each took."""
 
 
-def timeline(rows: Sequence[Row], window: Window) -> Timeline:
+def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: Window) -> Timeline:
     """From a policy's rows, whose seconds count up."""
     known = [(at, seconds) for at, numbers in rows if (seconds := _seconds(numbers)) is not None]
     stride = max(1, len(known) // STRETCHES)

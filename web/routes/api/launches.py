@@ -29,8 +29,13 @@ SettingKey = Annotated[str, StringConstraints(pattern=KEY)]
 SettingText = Annotated[str, StringConstraints(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Setting = bool | int | Annotated[float, Field(allow_inf_nan=False)] | SettingText | None
 
-_EXAMPLE: Any = {"recipe": "smoke", "set": {"stop.steps": 200}, "ends_by_itself": True, "reason": "a first look"}
-_CLONE: Any = {"of": "smoke-20260101-000000-0000", "set": {"trainer.seed": 2}, "reason": "another seed"}
+_EXAMPLE: dict[str, Any] = {
+    "recipe": "smoke",
+    "set": {"stop.steps": 200},
+    "ends_by_itself": True,
+    "reason": "a first look",
+}
+_CLONE: dict[str, Any] = {"of": "smoke-20260101-000000-0000", "set": {"trainer.seed": 2}, "reason": "another seed"}
 
 
 class _Asked(Body):
