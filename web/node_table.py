@@ -11,7 +11,7 @@ from astraflow.contract.fleet import Instance
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from web.history.samples import Shares
 
-PAGE_ROWS = 100
+PAGE_ROWS = 50
 
 HOUR_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""The page of nodes: a table of a hundred rows however large the pool is, and a map with one cell for each."""
+"""The page of nodes: a table of fifty rows a page however large the pool is, and a map with one cell for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
