@@ -87,7 +87,7 @@ def encode_report(report: Report) -> pb.Report:
         flows=[_encode_flow(flow) for flow in report.flows],
         streams=[_encode_stream(stream) for stream in report.streams],
         pools=[pb.PoolReport(id=pool.id, **taken(pool, _POOL_FIELDS)) for pool in report.pools],
-        nodes=[_encode_node(node) for node in report.nodes],
+        nodes=[encode_node(node) for node in report.nodes],
         events=[encode_event(event) for event in report.events],
         troubles=report.troubles,
         evaluations=[encode_evaluation(evaluation) for evaluation in report.evaluations],
@@ -259,7 +259,8 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
     )
 
 
-def _encode_node(node: NodeReport) -> pb.NodeReport:
+def encode_node(node: NodeReport) -> pb.NodeReport:
+    """One node of a report -> message."""
     return pb.NodeReport(
         id=node.id,
         facts=encode_facts(node.facts),

@@ -48,10 +48,10 @@ from astraflow.contract.maintenance import (
 )
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
-from astraflow.contract.reports import Event, Report, SampledTrajectory
+from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
 from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Prompt, Welcome
 from astraflow.contract.trajectories import Episode
-from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer, TransferPlan, VersionNotice
+from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (
     codec_advice,
     codec_common,
@@ -83,6 +83,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_weights, "transfer"): (Transfer, weight_plane_pb2.Transfer),
     (codec_weights, "shared"): (SharedFile, weight_plane_pb2.SharedFile),
     (codec_weights, "plan"): (TransferPlan, weight_plane_pb2.PlanReply),
+    (codec_weights, "part"): (Part, weight_plane_pb2.Part),
     (codec_weights, "chunk"): (Chunk, weight_plane_pb2.Chunk),
     (codec_weights, "notice"): (VersionNotice, weight_plane_pb2.VersionNotice),
     (codec_evaluations, "evaluation"): (EvaluationReport, control_plane_pb2.EvaluationReport),
@@ -90,6 +91,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_advice, "question"): (WhatIfQuestion, control_plane_pb2.WhatIfRequest),
     (codec_advice, "answer"): (WhatIfAnswer, control_plane_pb2.WhatIfReply),
     (codec_control, "report"): (Report, control_plane_pb2.Report),
+    (codec_control, "node"): (NodeReport, control_plane_pb2.NodeReport),
     (codec_control, "change"): (PluginChange, control_plane_pb2.ChangePluginsRequest),
     (codec_control, "planned"): (PlannedPlugins, control_plane_pb2.PlannedPlugins),
     (codec_control, "event"): (Event, control_plane_pb2.Event),
