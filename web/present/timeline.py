@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from web.present import formats
-from web.present.charts import Row
 from web.present.scales import WIDTH, Window
 
 STRETCHES = 120
