@@ -7,6 +7,7 @@ from pydantic import Field
 
 from astraflow.contract.fleet import Applied, Instance, Plan, Pool
 from web.report_json import plain
+from web.routes.api.decision_terms import DecisionAnswer
 from web.routes.api.terms import Filled
 
 ModeName = Literal["off", "advise", "up-only", "on"]
@@ -48,6 +49,7 @@ class PoolAnswer(Filled):
     breaker_until: float | None = Field(description="Unix seconds; launches failed, none is tried before.")
     last_change_at: float | None = Field(description="Unix seconds.")
     simulated: list[str] = Field(description="What of its provider is a stand-in.")
+    can_lose: bool = Field(description="Whether nodes can be lost on somebody's word: a simulated fault.")
 
 
 class PoolList(Filled):
@@ -112,6 +114,13 @@ class AppliedAnswer(Filled):
     launched: list[str]
     retired: list[str]
     message: str
+
+
+class LossAnswer(Filled):
+    """A simulated fault: the machines that end."""
+
+    lost: list[str]
+    decision: DecisionAnswer
 
 
 class InstanceAnswer(Filled):
