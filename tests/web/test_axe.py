@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped] # it has no types
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
 from tests.fakes.browser import browser, logged_in_page

@@ -11,9 +11,12 @@ from pathlib import Path
 import httpx
 from starlette.routing import Route
 
-from tests.fakes.control_plane import FakeControlPlane
+from astraflow.client.fleet_plane import connect_fleet
+from tests.fakes import maintainer
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
+from tests.maintainer.fleet.parts import POOL
 from tests.web.test_launching import until
 from web.app import ROUTERS
 
@@ -53,7 +56,7 @@ MORE = (
 
 NO_PAGES = ("/api/v1/openapi.json", "/login/provider", "/login/provider/return", "/healthz")
 
-ASKS_FOR = {"/runs/new/preview": "?recipe=smoke"}
+ASKS_FOR = {"/runs/new/preview": "?recipe=smoke", "/runs/compare": "?run=1"}
 """What an address needs besides."""
 
 
@@ -104,6 +107,7 @@ async def house(
     async with (
         fake.serving() as dataflow,
         running_fleet(directory / "fleet", nodes=3) as fleet,
+        connect_fleet(fleet.address, TOKEN) as plane,
         running_web(directory, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
         asyncio.TaskGroup() as tasks,
@@ -111,7 +115,9 @@ async def house(
         await web.until_live(admin, sequence=150)
         await asyncio.sleep(RECORDED_S)
         launched = await _launched(admin, text) if is_launched else {}
-        made = await _make(admin, text) | launched
+        proposed = (await maintainer.propose(plane, POOL, 6, reason=text)).plan.id
+        proposal = {f"{root}/maintainer/proposals/{{plan}}": {"plan": str(proposed)} for root in ("", "/api/v1")}
+        made = await _make(admin, text) | launched | proposal
         ticking = tasks.create_task(_tick(fake))
         try:
             yield House(web=web, fake=fake, fleet=fleet, admin=admin, made=made)
@@ -142,7 +148,9 @@ async def _launched(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, 
     answer = await admin.post("/runs/new", data={"recipe": "smoke", "limit_s": "1", "reason": text})
     assert answer.status_code == 303, answer.text[-800:]
     name = answer.headers["location"].rpartition("/")[2]
-    return {f"/launches/{{name}}{more}": {"name": name} for more in ("", "/state", "/log", "/stop")}
+    return {f"/launches/{{name}}{more}": {"name": name} for more in ("", "/state", "/log", "/stop")} | {
+        f"/api/v1/launches/{{name}}{more}": {"name": name} for more in ("", "/log")
+    }
 
 
 async def until_ended(admin: httpx.AsyncClient) -> None:

@@ -7,7 +7,6 @@ from pydantic import Field
 
 from astraflow.contract.fleet import Applied, Instance, Plan, Pool
 from web.report_json import plain
-from web.routes.api.decision_terms import DecisionAnswer
 from web.routes.api.terms import Filled
 
 ModeName = Literal["off", "advise", "up-only", "on"]
@@ -114,13 +113,6 @@ class AppliedAnswer(Filled):
     launched: list[str]
     retired: list[str]
     message: str
-
-
-class LossAnswer(Filled):
-    """A simulated fault: the machines that end."""
-
-    lost: list[str]
-    decision: DecisionAnswer
 
 
 class InstanceAnswer(Filled):

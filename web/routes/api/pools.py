@@ -12,7 +12,7 @@ from web import fleet_acts
 from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
 from web.roles import Need, needs
-from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
+from web.routes.api.decision_terms import DecisionAnswer, LossAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import (
     HoldAsked,
     KillAsked,
@@ -26,7 +26,6 @@ from web.routes.api.fleet_bodies import (
 from web.routes.api.fleet_terms import (
     AppliedAnswer,
     FleetAnswer,
-    LossAnswer,
     PlanAnswer,
     PoolAnswer,
     PoolList,
