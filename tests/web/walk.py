@@ -36,7 +36,7 @@ BY_NAME = {
     "user_id": "2",
     "ending": "csv",
     "table": "links",
-    "group": "train:1",
+    "group": "train:48",
 }
 """What stands for a parameter of an address."""
 
