@@ -36,6 +36,7 @@ from web.routes import (
     api,
     audit,
     charts,
+    dataflow,
     decisions,
     flows,
     health,
@@ -56,9 +57,10 @@ from web.routes import (
 )
 
 _OF_RUNS = (launches, runs, trajectories)
-_PAGES = (overview, *_OF_RUNS, pools, nodes, weights, decisions, maintainer, flows, charts, audit, settings)
+_PAGES = (overview, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
+_MORE_PAGES = (flows, charts, audit, settings)
 _BESIDE = (kill, views, palette, login, live, health)
-ROUTERS = (*(module.router for module in (*_PAGES, *_BESIDE)), *api.ROUTERS)
+ROUTERS = (*(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
 
 log = get_logger()
 

@@ -5,14 +5,25 @@ take another's.
 """
 
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract import fleet
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotPermitted, Unavailable
-from astraflow.contract.fleet import Actor, Applied, Decision, KillScope, Plan, PlanId, PlanRequest, Pool, PoolSpec
+from astraflow.contract.fleet import (
+    Actor,
+    Applied,
+    Decision,
+    KillScope,
+    Loss,
+    Plan,
+    PlanId,
+    PlanRequest,
+    Pool,
+    PoolSpec,
+)
 from astraflow.contract.ids import NodeId, PoolId
 from web.accounts.viewer import Viewer
 from web.audit import Deed
@@ -114,16 +125,41 @@ async def set_kill(parts: Parts, viewer: Viewer, scope: KillScope, *, key: str, 
 
 async def drain_node(parts: Parts, viewer: Viewer, node: NodeId, *, deadline_s: float, key: str, reason: str) -> str:
     """Ask a node to finish and leave; returns a sentence. The same key is answered with the first answer."""
-    own, asked_for = own_key(viewer, key), f"{node} {deadline_s} {reason}"
-    known = parts.shelf.drains.get(own)
+    deed = Deed(action="node.drain", target=node, reason=reason)
+
+    async def asked() -> str:
+        return await parts.control.drain_node(node, actor=viewer.name, reason=reason, deadline_s=deadline_s)
+
+    return await acted_once(parts, viewer, deed, asked, key=key, asked_for=f"drain {node} {deadline_s} {reason}")
+
+
+async def lose_nodes(parts: Parts, viewer: Viewer, pool: PoolId, *, share: float, key: str, reason: str) -> Loss:
+    """Simulate a fault: that share of a pool's nodes ends at once. Raises: as the fleet plane's `lose`."""
+    deed = Deed(action="pool.lose", target=pool, reason=reason, after={"share": share})
+
+    async def asked() -> Loss:
+        return await fleet_of(parts).lose(
+            pool, share=share, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
+        )
+
+    return await acted(parts, viewer, deed, asked())
+
+
+async def acted_once(
+    parts: Parts, viewer: Viewer, deed: Deed, asked: Callable[[], Awaitable[str]], *, key: str, asked_for: str
+) -> str:
+    """Ask for something that knows no keys itself: the same key is answered with the first answer.
+
+    asked_for: what distinguishes it. Raises: Conflict for a key that was used for something else.
+    """
+    own = own_key(viewer, key)
+    known = parts.shelf.answers.get(own)
     if known is not None and known[0] != asked_for:
         raise Conflict(f"the idempotency key {key!r} was used for another change: take a new one for each change")
     if known is not None:
         return known[1]
-    deed = Deed(action="node.drain", target=node, reason=reason)
-    asked = parts.control.drain_node(node, actor=viewer.name, reason=reason, deadline_s=deadline_s)
-    answer = await acted(parts, viewer, deed, asked)
-    parts.shelf.drains.put(own, (asked_for, answer))
+    answer = await acted(parts, viewer, deed, asked())
+    parts.shelf.answers.put(own, (asked_for, answer))
     return answer
 
 

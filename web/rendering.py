@@ -107,6 +107,8 @@ def _environment() -> Environment:
     environment.filters |= {
         "part": lambda text: quote(str(text), safe=""),
         "several": formats.several,
+        "number": formats.count,
+        "size": formats.size,
         "duration": formats.duration,
     }
     return environment

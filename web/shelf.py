@@ -1,4 +1,4 @@
-"""What this process remembers for minutes: plans that were shown, pools as they were before a change, keys of drains.
+"""What this process remembers for minutes: plans that were shown, pools before a change, keys of what was asked.
 
 A restart forgets it, and costs no more than planning again: what must not be done twice, the services themselves know.
 """
@@ -40,7 +40,7 @@ class Shelf:
         self.plans: Remembered[PlanId, Plan] = Remembered()
         self.specs: Remembered[tuple[str, int], PoolSpec] = Remembered()
         """A pool's spec before the change that made this version of it: what undoing goes back to."""
-        self.drains: Remembered[str, tuple[str, str]] = Remembered()
+        self.answers: Remembered[str, tuple[str, str]] = Remembered()
         """Idempotency key -> what was asked, and the answer."""
         self.launches: Remembered[str, tuple[list[str], str]] = Remembered()
         """Idempotency key -> what was asked of a launched run, and its name."""

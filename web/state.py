@@ -5,6 +5,7 @@ from enum import Enum
 
 from astraflow.contract.reports import Report
 from astraflow.runtime.clock import Clock
+from web.arrows import RecentCounts
 from web.pins import Pinned
 from web.points import Point, Series
 from web.settings import STALE_AFTER_S
@@ -37,6 +38,7 @@ class RunState:
         self.report: Report | None = None
         self.series = Series()
         self.pinned = Pinned()
+        self.recent = RecentCounts()
         self.feed = Feed(state=FeedState.CONNECTING)
 
     @property
@@ -53,6 +55,7 @@ class RunState:
     def fill(self, report: Report) -> Point | None:
         """Take a report of the past: its point, and what is pinned."""
         self.pinned.see(report)
+        self.recent.see(report)
         return self.series.add(report)
 
     def update(self, report: Report) -> Point | None:
@@ -61,6 +64,7 @@ class RunState:
         self._received_at = self.clock.now()
         self.feed = Feed(state=FeedState.LIVE)
         self.pinned.see(report)
+        self.recent.see(report)
         return self.series.add(report)
 
     def is_other_run(self, report: Report) -> bool:
@@ -74,6 +78,7 @@ class RunState:
         self.report = None
         self.series = Series()
         self.pinned = Pinned()
+        self.recent = RecentCounts()
 
     def lose(self, problem: str) -> None:
         """Note that the feed failed, and why."""

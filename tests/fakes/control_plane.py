@@ -142,7 +142,13 @@ class FakeControlPlane(ControlPlaneServicer):
 
     async def ChangePlugins(self, request: pb.ChangePluginsRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         change = decode_change(request)
+        known = {"uniform", "greso", "informative", "length", "keep_all", "fresh", "replay"}
+        for seam, specs in change.wanted().items():
+            for spec in specs:
+                if spec.get("kind") not in known:
+                    raise InvalidInput(f"{seam.value}: no kind {spec.get('kind')!r}; known: {', '.join(sorted(known))}")
         self.changes.append(change)
+        self.actions.append(("plugins", change.flow or change.policy or "", change.actor))
         return pb.ControlReply(message="it changes with the next version")
 
     async def MintJoinToken(self, request: pb.MintJoinTokenRequest, context: Any) -> pb.MintJoinTokenReply:  # noqa: N802 (the service's name)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.links import LinkReport
+from astraflow.contract.links import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.lookups import (
     GroupPage,
     GroupQuery,
@@ -21,6 +21,7 @@ from astraflow.contract.lookups import (
     TrajectoryPage,
     TrajectoryQuery,
 )
+from astraflow.contract.plugins import PlannedPlugins
 from astraflow.contract.reports import (
     Event,
     FlowReport,
@@ -66,6 +67,8 @@ class World:
     prompt: str = "reverse the letters: bdfa="
     draining: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
+    planned: tuple[PlannedPlugins, ...] = ()
+    """Filters that take over with the next version."""
     plugins: Mapping[str, float] = field(default_factory=dict)
     """What its data algorithms say; then some groups are trained again, too."""
     tool: str = ""
@@ -92,6 +95,7 @@ class World:
             events=() if is_history else self._events(sequence),
             troubles=self.troubles,
             evaluations=tuple(reversed(self.rounds(sequence)[:2])),
+            weights=tuple(self._weights(policy, sequence) for policy in self.policies),
             advice=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
         )
 
@@ -194,6 +198,7 @@ class World:
             metrics={"loss": 0.01},
             rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
             replayed=steps if self.plugins else 0,
+            sampler={"kind": "fresh", "order": "deadline"},
         )
 
     def _flow(self, streams: tuple[StreamReport, ...]) -> FlowReport:
@@ -218,6 +223,30 @@ class World:
             prefixes={"handed_back": 5, "kept": 1, "continued": 3, "discarded": 1, "stale": 0, "tokens_saved": 1200},
             is_paused="train" in self.paused,
             plugins=self.plugins,
+            selector={"kind": "greso", "start": 0.5},
+            filters=({"kind": "informative"}, {"kind": "length", "max_share": 0.5}),
+            planned=self.planned,
+        )
+
+    def _weights(self, policy: str, sequence: int) -> WeightsReport:
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        return WeightsReport(
+            policy=PolicyId(policy),
+            versions=tuple(
+                VersionReport(
+                    version=Version(step),
+                    published_at=self.began_at + step / STEPS_PER_S + 4,
+                    full_bytes=int(FULL_BYTES),
+                    sent_bytes=int(DELTA_BYTES if step else FULL_BYTES),
+                    changed_elements=2_100 if step else 0,
+                    elements=215_000,
+                    copy_s=0.002,
+                    hash_s=0.004,
+                    encode_s=0.006,
+                    send_s=0.01,
+                )
+                for step in range(max(0, steps - 11), steps + 1)
+            ),
         )
 
     def _link(self, steps: int) -> LinkReport:

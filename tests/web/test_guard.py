@@ -260,6 +260,14 @@ async def test_every_action_leaves_an_entry_whichever_way_it_goes(
         "/nodes/{node:path}/drain": ("/nodes/n0/drain", {}),
         "/flows/{flow:path}/pause": ("/flows/train/pause", {}),
         "/flows/{flow:path}/resume": ("/flows/train/resume", {}),
+        "/flows/{flow:path}/plugins": (
+            "/flows/train/plugins",
+            {"filters_on": "0", "filters_kind": "keep_all", "filters_options": ""},
+        ),
+        "/policies/{policy:path}/sampler": (
+            "/policies/solver/sampler",
+            {"sampler_kind": "replay", "sampler_options": '{"ratio": 0.2}'},
+        ),
         "/runs/new": ("/runs/new", {"recipe": "smoke", "limit_s": "1"}),
         "/launches/{name}/stop": ("/launches/none/stop", {}),
         "/launches/{name}/resume": ("/launches/none/resume", {}),

@@ -248,13 +248,13 @@ async def test_what_data_algorithms_say_of_themselves_is_in_the_ledger(web: Runn
     assert "groups trained again" in page
 
 
-async def test_the_weights_page_shows_links_and_says_what_it_waits_for(web: RunningWeb, fake: FakeControlPlane) -> None:
+async def test_the_weights_page_shows_versions_and_links(web: RunningWeb, fake: FakeControlPlane) -> None:
     async with web.logged_in() as client:
         await web.until_live(client, sequence=150)
         page = (await client.get("/weights")).text
         tables = (await client.get("/weights/tables")).text
 
     assert 'href="/weights" data-key="g w" aria-current="page"' in page
-    assert page.count("<bdi>127.0.0.1:7001</bdi>") == 2
-    assert "No version was told of yet" in page
+    assert page.count("<bdi>127.0.0.1:7001</bdi>") == 4, "a link for each node, a row for each region"
+    assert "Versions of <bdi>solver</bdi>" in page
     assert tables.strip() in page

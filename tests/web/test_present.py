@@ -221,7 +221,7 @@ def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behin
     view = weight_page(dataclasses.replace(report, weights=(make.weights_report(5, 6, 7),)))
 
     assert [(row.node, row.lag, row.lag_tone) for row in view.links] == [
-        ("far", "3 versions", "warning"),
+        ("far", "3 versions", "bad"),
         ("middle", "1 version", ""),
         ("near", "none", ""),
     ]

@@ -23,6 +23,7 @@ NAVIGATION = (
     NavItem(name="runs", label="Runs", path="/runs", key="r"),
     NavItem(name="pools", label="Pools", path="/pools", key="p"),
     NavItem(name="nodes", label="Nodes", path="/nodes", key="n"),
+    NavItem(name="dataflow", label="Dataflow", path="/dataflow", key="d"),
     NavItem(name="weights", label="Weights", path="/weights", key="w"),
     NavItem(name="decisions", label="Decisions", path="/decisions", key="c"),
     NavItem(name="maintainer", label="Maintainer", path="/maintainer", key="m"),

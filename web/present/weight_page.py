@@ -7,6 +7,7 @@ from astraflow.contract.links import LinkReport, VersionReport
 from astraflow.contract.reports import NodeReport, Report
 from web.present import formats
 from web.present.cells import visible_nodes
+from web.present.weight_tables import Laggard, RegionRow, laggards, region_rows
 
 ROWS = 200
 """Links shown, those that are furthest behind first."""
@@ -21,6 +22,8 @@ class VersionRow:
     """Unix seconds."""
     size: str
     sent: str
+    sent_share: float
+    """Of the full size, at most 1."""
     saved: str
     changed: str
     copy_s: str
@@ -62,7 +65,12 @@ class WeightPage:
     """All tables."""
 
     has_report: bool
+    finding: str
+    tone: str
     policies: Sequence[PolicyTable]
+    laggards: Sequence[Laggard]
+    more_laggards: str
+    regions: Sequence[RegionRow]
     links: Sequence[LinkRow]
     left_out: str
     """How many links are not shown; empty when all are."""
@@ -74,20 +82,52 @@ PHASES = ("fetch", "decode", "stage", "verify", "pause", "apply", "resume")
 def weight_page(report: Report | None) -> WeightPage:
     """What there is to see now."""
     if report is None:
-        return WeightPage(has_report=False, policies=(), links=(), left_out="")
+        return WeightPage(
+            has_report=False,
+            finding="",
+            tone="",
+            policies=(),
+            laggards=(),
+            more_laggards="",
+            regions=(),
+            links=(),
+            left_out="",
+        )
+    late = laggards(report)
+    finding, tone = _finding(report, late)
     nodes = [(max(report.lag(node).values(), default=0), node) for node in visible_nodes(report)]
     nodes.sort(key=lambda one: (-one[0], one[1].facts.name, one[1].id))
-    found = [(lag, node, link) for lag, node in nodes for link in node.links]
+    found = [(node, link) for _, node in nodes for link in node.links]
     return WeightPage(
         has_report=True,
+        finding=finding,
+        tone=tone,
         policies=[
             PolicyTable(policy=weights.policy, rows=[_version(version) for version in reversed(weights.versions)])
             for weights in report.weights
             if weights.versions
         ],
-        links=[link_row(lag, node, link) for lag, node, link in found[:ROWS]],
+        laggards=late[:ROWS],
+        more_laggards=formats.several(len(late) - ROWS, "more node") if len(late) > ROWS else "",
+        regions=region_rows(report),
+        links=[_row(report, node, link) for node, link in found[:ROWS]],
         left_out=f"{formats.several(len(found) - ROWS, 'more link')}" if len(found) > ROWS else "",
     )
+
+
+def _finding(report: Report, late: Sequence[Laggard]) -> tuple[str, str]:
+    nodes = len([node for node in visible_nodes(report) if node.versions])
+    if not nodes:
+        return "No node serves a version yet", ""
+    beyond = sorted({one.node for one in late if one.is_beyond})
+    if beyond:
+        names = ", ".join(beyond[:3]) + (f" and {len(beyond) - 3} more" if len(beyond) > 3 else "")
+        verb = "is" if len(beyond) == 1 else "are"
+        return f"{formats.several(len(beyond), 'node')} {verb} beyond the staleness bound: {names}", "bad"
+    behind = len({one.node for one in late})
+    if behind:
+        return f"{formats.count(behind)} of {formats.several(nodes, 'node')} behind, none beyond the bound", "good"
+    return "Every node serves the newest version", "good"
 
 
 def _version(version: VersionReport) -> VersionRow:
@@ -97,6 +137,7 @@ def _version(version: VersionReport) -> VersionRow:
         at=version.published_at,
         size=formats.size(version.full_bytes),
         sent=formats.size(version.sent_bytes),
+        sent_share=min(1.0, version.sent_bytes / version.full_bytes) if version.full_bytes else 0.0,
         saved=formats.percent(saved) if saved > 0 else formats.MISSING,
         changed=formats.percent(share) if share is not None else formats.MISSING,
         copy_s=formats.duration(version.copy_s),
@@ -106,8 +147,15 @@ def _version(version: VersionReport) -> VersionRow:
     )
 
 
-def link_row(lag: int, node: NodeReport, link: LinkReport) -> LinkRow:
-    """One link of a node, for a table."""
+def _row(report: Report, node: NodeReport, link: LinkReport) -> LinkRow:
+    lags = report.lag(node)
+    bounds = {stream.policy: stream.max_staleness for stream in report.streams}
+    is_beyond = any(behind > bounds[policy] for policy, behind in lags.items())
+    return link_row(max(lags.values(), default=0), node, link, is_beyond=is_beyond)
+
+
+def link_row(lag: int, node: NodeReport, link: LinkReport, *, is_beyond: bool = False) -> LinkRow:
+    """One link of a node, for a table. is_beyond: whether it is further behind than its bound."""
     travelled = link.full_bytes + link.delta_bytes
     means = [getattr(link, f"{phase}_s") / link.versions if link.versions else None for phase in PHASES]
     return LinkRow(
@@ -115,7 +163,7 @@ def link_row(lag: int, node: NodeReport, link: LinkReport) -> LinkRow:
         region=node.facts.region,
         source=link.source,
         lag=formats.several(lag, "version") if lag else "none",
-        lag_tone="warning" if lag > 1 else "",
+        lag_tone="bad" if is_beyond else "",
         versions=formats.count(link.versions),
         received=formats.size(travelled) + (f" and {formats.size(link.shared_bytes)} shared" * bool(link.shared_bytes)),
         latest=formats.size(link.latest_bytes),

@@ -6,7 +6,8 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
-from web.parts import Parts, PartsOf
+from web.accounts.viewer import Viewer
+from web.parts import Parts, PartsOf, ViewerOf
 from web.present.happening import Happening, happening
 from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
@@ -22,7 +23,7 @@ LONGEST_ORDINAL = 16
 
 @router.get("/")
 @needs(Need.READ)
-async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
+async def show(request: Request, parts: PartsOf, viewer: ViewerOf, event: str = "") -> Response:
     """The overview, or what it waits for. event: the pin whose drawer is open."""
     report = parts.state.report
     choice = chosen(parts.state, request.query_params)
@@ -38,6 +39,7 @@ async def show(request: Request, parts: PartsOf, event: str = "") -> Response:
         cells={**parts.frames.cells, **titles(report, points, choice)},
         view=overview(report, points, choice, await pins_of(parts)),
         open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
+        losable=_losable(parts, viewer),
     )
 
 
@@ -51,6 +53,14 @@ async def show_event(request: Request, parts: PartsOf, ordinal: int) -> Response
     return parts.pages.page(
         request, "overview/event.html", page="overview", shell=shell(parts.state, parts.settings), open=found
     )
+
+
+def _losable(parts: Parts, viewer: Viewer) -> list[str]:
+    """Pools of which nodes can be lost on the viewer's word: a simulated fault."""
+    status = parts.fleet_state.status
+    if status is None or not viewer.may(Need.ADMINISTER):
+        return []
+    return [pool.spec.id for pool in status.pools if pool.can_lose]
 
 
 async def _happening(parts: Parts, ordinal: int) -> Happening | None:

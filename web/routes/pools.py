@@ -1,7 +1,7 @@
 """`/pools`: how large each pool is and may be, and changing that: bounds, a size, a hold, everything gone."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request
@@ -149,6 +149,45 @@ async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response
     )
 
 
+@router.get("/pools/{pool:path}/lose")
+@needs(Need.ADMINISTER)
+async def ask_lose(request: Request, parts: PartsOf, pool: str, back: Literal["", "overview"] = "") -> Response:
+    """Say what the simulated fault does, and ask."""
+    known = _pool(parts, pool)
+    return parts.pages.page(
+        request,
+        "pools/lose.html",
+        page="pools",
+        shell=shell(parts.state, parts.settings),
+        pool=known.spec,
+        row=pool_row(known, now=parts.clock.wall()),
+        back=back,
+        key=fleet_acts.form_key("lose", pool, time.time_ns()),
+    )
+
+
+@router.post("/pools/{pool:path}/lose")
+@needs(Need.ADMINISTER)
+async def lose(
+    parts: PartsOf,
+    viewer: ViewerOf,
+    pool: str,
+    percent: Annotated[float, Form(gt=0, le=100)] = 30.0,
+    back: Annotated[Literal["", "overview"], Form()] = "",
+    key: Annotated[str, Form(max_length=100)] = "",
+    reason: Reason = "",
+) -> Response:
+    """Have that share of the nodes that work fail."""
+
+    async def asked() -> str:
+        done = await fleet_acts.lose_nodes(
+            parts, viewer, PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "a drill"
+        )
+        return f"Pool {pool}, {done.decision.message}; what the rule makes of it stands here within half a minute"
+
+    return await _told(asked(), if_failed="No node was lost", back="/" if back else _path(pool))
+
+
 @router.post("/pools/{pool:path}/hold")
 @needs(Need.OPERATE)
 async def hold(
@@ -257,6 +296,7 @@ async def _page(request: Request, parts: Parts, pool: Pool, **more: Any) -> Resp
         "admins": await parts.accounts.users.admins(),
         "undo": parts.shelf.specs.get((pool.spec.id, pool.version)),
         "key": fleet_acts.form_key(pool.spec.id, pool.version, time.time_ns()),
+        "cells": parts.frames.cells,
     }
     return parts.pages.page(request, "pools/pool.html", page="pools", **context | more)
 

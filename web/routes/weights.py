@@ -3,9 +3,11 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from web.exports import Ending, sheet_answer
 from web.parts import PartsOf
 from web.present.shell import shell
 from web.present.weight_page import PHASES, weight_page
+from web.present.weight_tables import TableName, weight_sheet
 from web.roles import Need, needs
 
 router = APIRouter()
@@ -31,3 +33,10 @@ async def show(request: Request, parts: PartsOf) -> Response:
 async def tables(request: Request, parts: PartsOf) -> Response:
     """The same tables alone, for when there is something new."""
     return parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)
+
+
+@router.get("/weights/{table}.{ending}")
+@needs(Need.READ)
+async def take(parts: PartsOf, table: TableName, ending: Ending) -> Response:
+    """One of the tables as a file."""
+    return sheet_answer(weight_sheet(parts.state.report, table), ending)

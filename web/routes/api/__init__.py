@@ -3,6 +3,7 @@
 from web.routes.api import (
     decisions,
     documents,
+    flows,
     instances,
     launches,
     maintainer,
@@ -15,4 +16,4 @@ from web.routes.api import (
 
 _OF_RUNS = (runs, trajectories, launches)
 _OF_FLEETS = (pools, instances, nodes, decisions, maintainer)
-ROUTERS = tuple(module.router for module in (*_OF_FLEETS, reports, *_OF_RUNS, documents))
+ROUTERS = tuple(module.router for module in (*_OF_FLEETS, flows, reports, *_OF_RUNS, documents))

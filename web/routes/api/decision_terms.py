@@ -57,6 +57,13 @@ class AdviceAnswer(Filled):
     input_hash: str
 
 
+class LossAnswer(Filled):
+    """A simulated fault: the machines that end."""
+
+    lost: list[str]
+    decision: DecisionAnswer
+
+
 class DecisionDetail(DecisionAnswer):
     """One entry, with the rule's figures at that moment."""
 

@@ -143,3 +143,12 @@ def _depth(value: Any) -> int:
         inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = [item for items in inner for item in items]
     return deepest
+
+
+class LoseAsked(Body):
+    """That nodes end as if their machines had failed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"share": 0.3, "reason": "a drill"}]})
+
+    share: float = Field(gt=0, le=1, allow_inf_nan=False, description="Of the nodes that work; at least one ends.")
+    reason: Reason

@@ -48,6 +48,7 @@ class PoolAnswer(Filled):
     breaker_until: float | None = Field(description="Unix seconds; launches failed, none is tried before.")
     last_change_at: float | None = Field(description="Unix seconds.")
     simulated: list[str] = Field(description="What of its provider is a stand-in.")
+    can_lose: bool = Field(description="Whether nodes can be lost on somebody's word: a simulated fault.")
 
 
 class PoolList(Filled):

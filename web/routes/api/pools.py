@@ -12,10 +12,11 @@ from web import fleet_acts
 from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
 from web.roles import Need, needs
-from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
+from web.routes.api.decision_terms import DecisionAnswer, LossAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import (
     HoldAsked,
     KillAsked,
+    LoseAsked,
     PoolChange,
     ReasonOnly,
     RetireAsked,
@@ -97,6 +98,21 @@ async def hold(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: HoldAsked
     held = _pool(parts, pool).spec.id
     done = await fleet_acts.hold_pool(parts, viewer, held, minutes=body.minutes, key=key, reason=body.reason)
     return fleet_decision_answer(done)
+
+
+@router.post("/pools/{pool:path}/lose", response_model=LossAnswer, responses=refusals(404, *SENT))
+@needs(Need.ADMINISTER)
+async def lose(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: LoseAsked, key: Key) -> dict[str, Any]:
+    """Simulate a fault: a share of the pool's nodes ends at once, without notice, as if their machines had failed.
+
+    409 where that cannot be done: the machines are somebody's, or no node works.
+    """
+    known = _pool(parts, pool).spec.id
+    try:
+        done = await fleet_acts.lose_nodes(parts, viewer, known, share=body.share, key=key, reason=body.reason)
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
+    return {"lost": list(done.lost), "decision": fleet_decision_answer(done.decision)}
 
 
 @router.post("/pools/{pool:path}/what-if", response_model=WhatIfAnswered, responses=refusals(404, *SENT))

@@ -41,7 +41,7 @@ def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
 class _Resource(Convertor[str]):  # codespell:ignore convertor
     """A name with slashes in it, which is not what is done to it: `/pools/eu/west/plans` is about `eu/west`."""
 
-    regex = r"(?!.+/(?:plans|hold|what-if|drain)$).+"
+    regex = r"(?!.+/(?:plans|hold|what-if|lose|drain)$).+"
 
     def convert(self, value: str) -> str:
         return value

@@ -13,9 +13,10 @@ document.addEventListener("keydown", (event) => {
     press("/");
     return;
   }
-  if (event.ctrlKey || event.metaKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
-  if (event.key === "Enter" && event.target === focusedRow()) open();
-  else if (event.key === "Escape") escape(event);
+  if (event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "Escape") escape(event); // out of a field too: keys work again from there
+  else if (isTyping(event.target)) return;
+  else if (event.key === "Enter" && event.target === focusedRow()) open();
   else if (handle(event.key)) event.preventDefault();
 });
 
@@ -41,7 +42,7 @@ function press(keys) {
 }
 
 function escape(event) {
-  if (event.target.closest(".drawer, details[open]")) return;
+  if (event.target.closest(".drawer, .menu[open]")) return;
   if (event.target.matches("body, main") || focusedRow()) press("Escape");
   else event.target.blur();
 }

@@ -1,0 +1,71 @@
+"""What Lighthouse says of pages of a run: `python -m tests.benchmarks.web_lighthouse --lighthouse PATH`.
+
+PATH is its program: after `npm install --prefix DIR lighthouse`, `DIR/node_modules/.bin/lighthouse`.
+The pages are served by this process, over an imagined run and a real fleet service in memory.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.fakes.browser import CHROMIUM
+from tests.fakes.control_plane import FakeControlPlane
+from tests.web.walk import house
+
+LIMIT_S = 120.0
+CATEGORIES = ("performance", "accessibility", "best-practices")
+FIGURES = ("first-contentful-paint", "largest-contentful-paint", "total-blocking-time", "total-byte-weight")
+
+
+async def _measure(program: Path, pages: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        async with house(directory, FakeControlPlane(sequence=150), is_launched=False) as served:
+            headers = directory / "headers.json"
+            cookies = "; ".join(f"{name}={value}" for name, value in served.admin.cookies.items())
+            headers.write_text(json.dumps({"Cookie": cookies}))
+            table = Table("page", "as", *CATEGORIES, *FIGURES)
+            for page in pages:
+                for name in ("desktop", "mobile"):
+                    found = await _asked(program, served.web.address + page, headers, name, directory)
+                    scores = [f"{found['categories'][one]['score'] * 100:.0f}" for one in CATEGORIES]
+                    figures = [found["audits"][one]["displayValue"].removeprefix("Total size was ") for one in FIGURES]
+                    table.add_row(page, name, *scores, *figures)
+    Console(width=150).print(table)
+
+
+async def _asked(program: Path, address: str, headers: Path, name: str, directory: Path) -> dict[str, Any]:
+    answer = directory / "answer.json"
+    asked = await asyncio.create_subprocess_exec(
+        *(str(program), address, "--quiet", "--output=json", f"--output-path={answer}"),
+        *(f"--extra-headers={headers}", f"--only-categories={','.join(CATEGORIES)}"),
+        "--chrome-flags=--headless=new --no-sandbox --disable-gpu",
+        *(["--preset=desktop"] if name == "desktop" else []),
+        env={**os.environ, "CHROME_PATH": str(CHROMIUM)},
+        stdout=sys.stderr,
+    )
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await asked.wait()
+    finally:
+        if asked.returncode is None:
+            asked.kill()
+            await asked.wait()
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lighthouse", type=Path, required=True)
+    parser.add_argument("--pages", nargs="+", default=["/", "/nodes", "/dataflow"])
+    chosen = parser.parse_args()
+    asyncio.run(_measure(chosen.lighthouse, chosen.pages))
