@@ -109,7 +109,7 @@ def create_app(house: House) -> ASGIApp:
     app.add_exception_handler(Exception, _on_defect)
 
     async def refuse(request: Request, need: Need) -> Response:
-        return await _refusal(house.showing(house.followings.named("")), request, need)
+        return await _refusal(house.showing(house.followed.named("")), request, need)
 
     needs = Needs([*(route for router in ROUTERS for route in router.routes), files])
     return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, refuse=refuse)

@@ -60,7 +60,7 @@ async def _settings(parts: Parts, name: str) -> dict[str, str] | None:
     launched = await parts.database.look(lambda session: session.get(LaunchedRun, name))
     if launched is not None:
         return _read(RunFolder(Path(launched.folder)).recipe_file)
-    following = next((one for one in parts.followings.all if one.name == name and one.folder is not None), None)
+    following = next((one for one in parts.followed.all if one.name == name and one.folder is not None), None)
     if following is not None and following.folder is not None:
         return _read(following.folder.recipe_file)
     return _read(RunFolder(runs() / name).recipe_file) if _NAME.fullmatch(name) else None

@@ -109,7 +109,7 @@ class Following:
         await periodic(tell, every_s=BEAT_S, clock=self.state.clock)
 
 
-class Followings:
+class FollowedRuns:
     """All of them.
 
     find: the folders of the runs to follow besides the first, asked every two seconds.

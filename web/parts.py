@@ -16,7 +16,7 @@ from web.audit import Trail
 from web.db import Database
 from web.fleet_poller import FleetPoller
 from web.fleet_state import FleetState
-from web.following import Following, Followings
+from web.following import FollowedRuns, Following
 from web.frames import FrameMaker
 from web.guard import READING
 from web.hub import Hub
@@ -52,7 +52,7 @@ class House:
     launcher: Launcher
     shelf: Shelf
     views: SavedViews
-    followings: Followings
+    followed: FollowedRuns
 
     def showing(self, one: Following) -> "Parts":
         """These, and those of a run."""
@@ -115,7 +115,7 @@ def _asked(connection: HTTPConnection) -> tuple[House, str, Following]:
     house = cast("House", connection.app.state.house)
     state = connection.scope.get("state", {})
     named = connection.query_params.get("run") or state.get("run") or connection.headers.get(RUN_HEADER, "")
-    return house, named, house.followings.named(named or connection.cookies.get(RUN_COOKIE, ""))
+    return house, named, house.followed.named(named or connection.cookies.get(RUN_COOKIE, ""))
 
 
 def viewer_of(connection: HTTPConnection) -> Viewer:

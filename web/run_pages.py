@@ -22,12 +22,12 @@ RunNumber = Annotated[int, Path(le=2**53)]
 
 def is_live(parts: Parts, run_id: int | None) -> bool:
     """Whether that record is being written: the run goes on, and is heard."""
-    return run_id is not None and parts.followings.recording(run_id) is not None
+    return run_id is not None and parts.followed.recording(run_id) is not None
 
 
 def showing(parts: Parts, run_id: int) -> Parts:
     """The parts of that run, when it goes on, whichever the browser shows."""
-    one = parts.followings.recording(run_id)
+    one = parts.followed.recording(run_id)
     return parts if one is None else parts.showing(one)
 
 

@@ -14,7 +14,7 @@ from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
 from web.app import create_app
 from web.audit import Trail
 from web.db import open_database
-from web.following import Followings, following
+from web.following import FollowedRuns, following
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
 from web.parts import House
@@ -58,7 +58,7 @@ async def serve(
                     launcher=launcher,
                     shelf=Shelf(),
                     views=SavedViews(database, clock=clock),
-                    followings=Followings(first, database=database, clock=clock, find=find),
+                    followed=FollowedRuns(first, database=database, clock=clock, find=find),
                 )
                 await _run(house, listener, stop, on_ready)
         finally:
@@ -67,7 +67,7 @@ async def serve(
 
 async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(house.followings.run()), tasks.create_task(house.retention.run())]
+        beside = [tasks.create_task(house.followed.run()), tasks.create_task(house.retention.run())]
         async with serving_http(
             create_app(house),
             listener,
@@ -83,7 +83,7 @@ async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_re
             await asyncio.to_thread(house.pages.warm)
             await stop.wait()
             log.info("web_stopping")
-            house.followings.close()
+            house.followed.close()
         for task in beside:
             task.cancel()
 

@@ -135,7 +135,7 @@ async def resume(parts: PartsOf, viewer: ViewerOf, name: str) -> Response:
 @needs(Need.READ)
 async def watch(parts: PartsOf, name: str = Form(max_length=200), next: str = Form("/")) -> Response:  # noqa: A002 (the field's name)
     """Show another of the runs that are followed, in this browser."""
-    if parts.followings.named(name).name != name:
+    if parts.followed.named(name).name != name:
         return told(
             Flash(text=f"The run {name} is not followed: it has ended, or has not begun", tone="bad"), back="/runs"
         )
