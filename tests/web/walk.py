@@ -40,7 +40,10 @@ BY_NAME = {
 }
 """What stands for a parameter of an address."""
 
-BY_PATH = {"/charts/{name}": {"name": "wait"}}
+BY_PATH = {
+    "/charts/{name}": {"name": "wait"},
+    "/runs/{run_id}/trajectories/{ordinal}": {"ordinal": "385"},
+}
 """The same for one address, where the name alone does not say."""
 
 MORE = (
