@@ -297,7 +297,7 @@ async def test_what_held_a_target_back_and_what_the_guard_refused_are_decisions_
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
     assert "What the guard said" in page
     assert "40 nodes are more than the 8 allowed" in page
-    assert "target 40, limit 8" in page
+    assert "limit 8, target 40" in page
     assert "max_nodes" in csv
 
 

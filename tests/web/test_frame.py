@@ -37,7 +37,7 @@ async def test_the_palette_finds_pages_nodes_and_actions_and_goes_there_by_keys_
         await page.keyboard.type("node-b")
         await expect(page.get_by_role("option")).to_have_count(1)
         await page.keyboard.press("Enter")
-        await page.wait_for_url("**/nodes?state=ready#row-n1")
+        await page.wait_for_url("**/nodes/n1")
 
         await page.keyboard.press("/")
         await page.keyboard.type("weig")
@@ -71,7 +71,7 @@ async def test_what_the_palette_lists_depends_on_the_role_and_search_works_witho
         assert labels[admin] - labels[viewer] == {"Pause flow train", "Audit"}
 
         page = (await viewer.get("/search", params={"q": "node b"})).text
-        assert 'href="/nodes?state=ready#row-n1"' in page
+        assert 'href="/nodes/n1"' in page
         assert "node-a" not in page.partition("<tbody>")[2]
         assert "Nothing is called that" in (await viewer.get("/search?q=zzz")).text
 

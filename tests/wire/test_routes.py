@@ -28,7 +28,7 @@ METHODS = {
 }
 
 READ = (
-    "GetReport WatchReport History Trajectories Groups Events Evaluations WhatIf GetFleet Instances Decisions "
+    "GetReport WatchReport History Trajectories Rewards Groups Events Evaluations WhatIf GetFleet Instances Decisions "
     "Proposals GetMaintainer Transcript"
 )
 POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver"

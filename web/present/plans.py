@@ -100,5 +100,5 @@ def finding_row(finding: Finding) -> FindingRow:
         tone=VERDICT_TONES[finding.verdict],
         verdict=VERDICT_TEXTS[finding.verdict],
         message=finding.message[:1].upper() + finding.message[1:],
-        numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in finding.numbers.items()),
+        numbers=", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in sorted(finding.numbers.items())),
     )
