@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Match, Mount, Route
 from starlette.types import ASGIApp, Scope
 
@@ -101,7 +102,9 @@ def create_app(house: House) -> ASGIApp:
     for router in ROUTERS:
         app.include_router(router)
     mimetypes.add_type("text/javascript", ".js")
-    files = Mount(f"/static/{house.pages.build}", _KeptFiles(directory=STATIC), name="static")
+    # Files hold no secret, so that packing them tells nobody anything; pages do, and are sent as they are.
+    packed = GZipMiddleware(_KeptFiles(directory=STATIC), minimum_size=500)
+    files = Mount(f"/static/{house.pages.build}", packed, name="static")
     app.router.routes.append(files)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

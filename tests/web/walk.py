@@ -22,6 +22,9 @@ from web.app import ROUTERS
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
 
+FILE = re.compile(r"\.(csv|json|ndjson)(\?|$)")
+"""Addresses that give a file."""
+
 RECORDED_S = 2.5
 """A run is written down every two seconds, and is in the list of runs from then on."""
 
@@ -88,6 +91,8 @@ class House:
         """Those that are whole pages, by address."""
         found = {}
         for address in self.addresses():
+            if FILE.search(address):
+                continue
             answer = await self.admin.get(address)
             if answer.text.startswith("<!doctype html>"):
                 assert answer.status_code in (200, 503) or address == MORE[-1], (
