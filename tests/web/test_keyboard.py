@@ -16,6 +16,7 @@ PATIENCE_MS = 20_000
 """A busy machine is no failure."""
 
 FOCUSED = "document.activeElement.innerText?.trim() || document.activeElement.name || ''"
+MOST_ROWS = 10
 MOST_TABS = 80
 _LAUNCHED = re.compile("/launches/")
 
@@ -82,9 +83,10 @@ async def _plan_a_resize(page: Page, walked: House) -> None:
 
 async def _drain_a_node(page: Page, fake: FakeControlPlane) -> None:
     await _go(page, "n", "Nodes")
-    await page.keyboard.press("j")
-    while not (await page.evaluate("document.activeElement.innerText")).startswith("node-a"):
+    for _ in range(MOST_ROWS):
         await page.keyboard.press("j")
+        if (await page.evaluate("document.activeElement.innerText")).strip().startswith("node-a"):
+            break
     await page.keyboard.press(".")
     if not (await page.evaluate(FOCUSED)).startswith("Drain"):
         await _tab_to(page, "Drain")
@@ -100,7 +102,9 @@ async def _drain_a_node(page: Page, fake: FakeControlPlane) -> None:
 async def _pause_a_flow(page: Page, fake: FakeControlPlane) -> None:
     await _go(page, "d", "Dataflow")
     await _tab_to(page, "Pause")
-    while await page.evaluate("document.activeElement.ariaLabel") != "Pause train":
+    for _ in range(MOST_TABS):
+        if await page.evaluate("document.activeElement.ariaLabel") == "Pause train":
+            break
         await page.keyboard.press("Tab")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("dialog")).to_contain_text("Pause flow train?", timeout=PATIENCE_MS)
