@@ -44,6 +44,7 @@ async def test_no_page_has_a_serious_or_critical_finding(
 
 async def _findings(page: Page, address: str) -> list[str]:
     """What axe holds against a page, a line each."""
+    await page.evaluate("Promise.allSettled(document.getAnimations().map((moving) => moving.finished))")
     results = await Axe().run(page)
     return [
         f"{address}: {one['id']} ({one['impact']}): {node['html'][:160]} {node['failureSummary'][:200]}"
