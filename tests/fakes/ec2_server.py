@@ -14,6 +14,7 @@ from urllib.parse import parse_qs
 from xml.etree import ElementTree
 
 import boto3
+from moto.backends import get_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
@@ -116,7 +117,10 @@ class Ec2Server:
 
 @contextmanager
 def serving_ec2() -> Iterator[Ec2Server]:
-    """Until the block ends."""
+    """Until the block ends. moto's clouds are the process's own: what other tests left there goes first."""
+    for of_account in get_backend("ec2").values():
+        for region in of_account.values():
+            region.reset()
     server = Ec2Server()
     listener = make_server("127.0.0.1", 0, server, threaded=True, request_handler=_Quiet)
     server.url = f"http://127.0.0.1:{listener.server_port}"

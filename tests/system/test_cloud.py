@@ -111,8 +111,8 @@ async def test_a_pool_of_instances_grows_drains_shrinks_and_survives_an_interrup
         (kept,) = await fleet.instances()
         (gone,) = [one for one in await fleet.instances(with_gone=True) if one.state is InstanceState.GONE]
         assert gone.draining_at is not None
-        assert gone.retiring_at is not None
-        assert gone.draining_at <= gone.retiring_at
+        # A machine that ended with its node was gone before it had to be asked.
+        assert gone.retiring_at is None or gone.draining_at <= gone.retiring_at
         assert '"event": "left"' in machines[gone.id].log  # it said goodbye
         assert "ends the machine (status 0)" in machines[gone.id].log
         report = await run.steps_more(2)
