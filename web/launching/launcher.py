@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import secrets
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +31,11 @@ SUMMARY = "summary.json"
 """What came of the run, as its process wrote it last."""
 
 TAIL_BYTES = 64 * 1024
+REAP_EVERY_S = 0.5
+
+
+_STARTED: list[subprocess.Popen[bytes]] = []
+"""They outlive whoever launched them; Python complains of a running process that nobody remembers."""
 
 
 class UnknownRun(InvalidInput):
@@ -168,22 +174,23 @@ class Launcher:
         process = await self._started(folder, argv)
         row.pid = process.pid
         await self._database.do(lambda session: session.merge(row))
-        watching = asyncio.create_task(process.wait())  # else a zombie stays while this process lives
+        watching = asyncio.create_task(_reaped(process))  # else a zombie stays while this process lives
         self._children.add(watching)
         watching.add_done_callback(self._children.discard)
         log.info("run_launched", run=row.name, pid=process.pid)
         return await self.launch(row.name)
 
     @staticmethod
-    async def _started(folder: RunFolder, argv: Sequence[str]) -> asyncio.subprocess.Process:
+    async def _started(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         file = folder.log(LOG)
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.parent.mkdir(exist_ok=True)
             with file.open("ab") as out:
-                return await asyncio.create_subprocess_exec(
-                    *argv,
-                    stdin=asyncio.subprocess.DEVNULL,
+                process = await asyncio.to_thread(
+                    subprocess.Popen,
+                    argv,
+                    stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
                     env=environment(),
@@ -191,6 +198,8 @@ class Launcher:
                 )
         except OSError as problem:
             raise InvalidInput(f"the run could not be started in {folder.path}: {problem.strerror}") from None
+        _STARTED.append(process)
+        return process
 
 
 def tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[str, int]:
@@ -205,6 +214,14 @@ def tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[
         begin = max(0, size - TAIL_BYTES) if after is None or after > size else max(after, size - TAIL_BYTES)
         file.seek(begin)
         return file.read(TAIL_BYTES).decode(errors="replace"), size
+
+
+async def _reaped(process: subprocess.Popen[bytes]) -> int:
+    """Its exit code, once it has ended."""
+    while process.poll() is None:  # noqa: ASYNC110 (processes that were started by a thread wake nobody)
+        await asyncio.sleep(REAP_EVERY_S)
+    _STARTED.remove(process)
+    return process.returncode
 
 
 def _rows(session: Session) -> Sequence[LaunchedRun]:
