@@ -3,8 +3,8 @@
 For tests that launch by the hundred; `tests/web/test_launching.py` has the real thing.
 """
 
-import asyncio
 import json
+import subprocess
 from collections.abc import Sequence
 from typing import cast
 
@@ -59,13 +59,13 @@ class FakeLauncher(Launcher):
     """Begins runs that end at once, with a recipe to go on with and a log."""
 
     @staticmethod
-    async def _started(folder: RunFolder, argv: Sequence[str]) -> asyncio.subprocess.Process:
+    async def _started(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
         file = folder.log(LOG)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("it began\nit ended\n")
         folder.recipe_file.write_text("{}")
         (folder.path / SUMMARY).write_text(json.dumps({"reason": "it was over at once"}))
-        return cast("asyncio.subprocess.Process", _Over())
+        return cast("subprocess.Popen[bytes]", _Over())
 
 
 class _Over:
@@ -74,5 +74,7 @@ class _Over:
     pid = 2**30
     """No process has it."""
 
-    async def wait(self) -> int:
-        return 0
+    returncode = 0
+
+    def poll(self) -> int:
+        return self.returncode

@@ -174,6 +174,7 @@ class Launcher:
         process = await self._started(folder, argv)
         row.pid = process.pid
         await self._database.do(lambda session: session.merge(row))
+        _STARTED.append(process)
         watching = asyncio.create_task(_reaped(process))  # else a zombie stays while this process lives
         self._children.add(watching)
         watching.add_done_callback(self._children.discard)
@@ -198,7 +199,6 @@ class Launcher:
                 )
         except OSError as problem:
             raise InvalidInput(f"the run could not be started in {folder.path}: {problem.strerror}") from None
-        _STARTED.append(process)
         return process
 
 
