@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.exc import DBAPIError
 
 from astraflow.client.connect import connect_control
 from astraflow.client.control_plane import ControlPlaneClient
@@ -150,13 +153,21 @@ class FollowedRuns:
             tasks.create_task(self._first.run())
             working: dict[str, asyncio.Task[None]] = {}
             while True:
-                active = await asyncio.to_thread(self._look)
+                active = await self._looked(working)
                 for place in working.keys() - active.keys():
                     working.pop(place).cancel()
                 for place, folder in active.items():
                     if place not in working or working[place].done():
                         working[place] = tasks.create_task(self._follow(place, folder))
                 await self._clock.sleep(LOOK_EVERY_S)
+
+    async def _looked(self, working: Mapping[str, object]) -> dict[str, RunFolder]:
+        """What goes on now; what did before, while nobody can say."""
+        try:
+            return await asyncio.to_thread(self._look)
+        except (DBAPIError, OSError) as problem:
+            log.warning("runs_not_found", problem=str(problem))
+            return {place: RunFolder(Path(place)) for place in working}
 
     def _look(self) -> dict[str, RunFolder]:
         """Folders whose run goes on and says where it is."""
@@ -171,6 +182,13 @@ class FollowedRuns:
         return found
 
     async def _follow(self, place: str, folder: RunFolder) -> None:
+        """Follow one run while it goes on. One whose folder cannot be read keeps nobody from the others."""
+        try:
+            await self._follow_in(place, folder)
+        except (AstraFlowError, OSError) as problem:
+            log.warning("run_not_followed", folder=place, problem=str(problem))
+
+    async def _follow_in(self, place: str, folder: RunFolder) -> None:
         facts = folder.facts
         settings = self._first.settings.model_copy(
             update={

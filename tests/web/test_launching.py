@@ -1,6 +1,7 @@
 """Runs that the page launches: forms from recipes, processes of their own, found again, stopped, resumed."""
 
 import asyncio
+import fcntl
 import json
 import os
 import time
@@ -173,6 +174,19 @@ async def test_an_action_on_a_run_that_is_gone_hits_no_other(tmp_path: Path) -> 
         assert "another has ended" in refused.text
         drained = await client.post("/nodes/n0/drain", data={"run": fake.world.run})
         assert drained.status_code == 303
+
+
+async def test_a_run_whose_folder_cannot_be_read_takes_no_page_away(tmp_path: Path, home: Path) -> None:
+    folder = home / "runs" / "torn"
+    folder.mkdir(parents=True)
+    facts = {"run": "torn", "recipe": "r", "seed": 0, "started_at": "", "release": "", "commit": "", "python": ""}
+    (folder / "run.json").write_text(json.dumps({**facts, "pid": 1, "dataflow": "127.0.0.1:9"}))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody runs it, and its token is gone
+        async with running_web(tmp_path / "web", "", follows_all=True) as page, page.logged_in() as client:
+            assert [one.facts.run for one in active_runs()] == ["torn"]
+            await asyncio.sleep(2.5)  # longer than from one look to the next
+            assert (await client.get("/runs")).status_code == 200
 
 
 def test_what_is_launched_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

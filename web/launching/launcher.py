@@ -33,7 +33,6 @@ SUMMARY = "summary.json"
 TAIL_BYTES = 64 * 1024
 REAP_EVERY_S = 0.5
 
-
 _STARTED: list[subprocess.Popen[bytes]] = []
 """They outlive whoever launched them; Python complains of a running process that nobody remembers."""
 
@@ -142,7 +141,7 @@ class Launcher:
         launch = await self.launch(name)
         if launch.state is not LaunchState.ENDED:
             raise Conflict(f"the run {name} is {launch.state.value}: there is nothing to resume")
-        if not launch.folder.recipe_file.exists():
+        if not launch.can_resume:
             raise InvalidInput(f"the run {name} never began, so there is nothing to go on with: launch it anew")
         row = await self._database.look(lambda session: session.get_one(LaunchedRun, name))
         return await self._run(row, ["--", str(launch.folder.recipe_file)])
@@ -157,11 +156,6 @@ class Launcher:
         log.info("run_stopped", run=name, pid=process.pid)
         return launch
 
-    async def close(self) -> None:
-        """Forget the processes; they go on."""
-        for child in self._children:
-            child.cancel()
-
     async def _pid(self, name: str) -> int:
         return (await self._database.look(lambda session: session.get_one(LaunchedRun, name))).pid
 
@@ -172,9 +166,9 @@ class Launcher:
         places = ["--run-dir", str(folder.path), "--json", str(folder.path / SUMMARY)]
         argv = [*COMMAND, "run", "--no-web", *places, *options.arguments(), *arguments]
         process = await self._started(folder, argv)
+        _STARTED.append(process)
         row.pid = process.pid
         await self._database.do(lambda session: session.merge(row))
-        _STARTED.append(process)
         watching = asyncio.create_task(_reaped(process))  # else a zombie stays while this process lives
         self._children.add(watching)
         watching.add_done_callback(self._children.discard)
@@ -188,7 +182,7 @@ class Launcher:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.parent.mkdir(exist_ok=True)
             with file.open("ab") as out:
-                process = await asyncio.to_thread(
+                return await asyncio.to_thread(
                     subprocess.Popen,
                     argv,
                     stdin=subprocess.DEVNULL,
@@ -199,7 +193,6 @@ class Launcher:
                 )
         except OSError as problem:
             raise InvalidInput(f"the run could not be started in {folder.path}: {problem.strerror}") from None
-        return process
 
 
 def tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[str, int]:
