@@ -62,11 +62,11 @@ class DeskFleet:
 
     async def plan(self, request: PlanRequest) -> Plan:
         """What a change would do."""
-        return await self._desk.plan(request)
+        return await self._desk.plans.make(request)
 
     async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
         """Do it."""
-        asked = self._desk.known(plan)
+        asked = self._desk.plans.known(plan)
         before = self._auditor.before(asked)
         applied = await self._desk.apply(plan, key=key, approver=approver)
         self._auditor.after(asked, applied, before)

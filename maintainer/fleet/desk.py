@@ -1,13 +1,12 @@
-"""Where changes are asked for: plan, apply, hold, escalate, the kill switch, pool specs.
+"""Where changes are made: apply, hold, escalate, the kill switch, pool specs.
 
 A change is one transaction: the check that the pool is as it was planned for, the intents, the journal and the reply
 under the caller's key. What the intents mean is carried out later, by the actuator, however often the service dies in
 between.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
@@ -30,74 +29,28 @@ from astraflow.contract.fleet import (
 )
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import Proposal, ProposalState
-from maintainer.fleet import guard
-from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import is_replacement, may_approve, of_applier, verdict
+from maintainer.fleet.guard import may_approve, of_applier, verdict
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.lifecycle import Sight, after
-from maintainer.fleet.planning import Shape, shape
-from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
+from maintainer.fleet.planning import Shape
+from maintainer.fleet.plans import Judged, Plans
+from maintainer.fleet.providers.base import Quote
 from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Switch
 from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
 
-KEPT_PLANS = 1000
 KEPT_CHANGES = 16
 MAX_HOLD_MINUTES = 60.0
 SEVERITIES = ("info", "warning", "critical")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """A request as the pool is at this moment."""
-
-    shape: Shape
-    findings: tuple[Finding, ...]
-    is_replacement: bool
-    """It counts as no change: what was lost comes back."""
-    evidence: Evidence
 
 
 class Desk:
     """One for the service. Every call is answered after what it changed is durable."""
 
     def __init__(self, fleet: Fleet, replies: Replies) -> None:
+        self.plans = Plans(fleet)
         self._fleet = fleet
         self._replies = replies
-        self._plans: OrderedDict[PlanId, tuple[Plan, Quote]] = OrderedDict()
-
-    async def plan(self, request: PlanRequest) -> Plan:
-        """What a request would do; nothing happens.
-
-        Raises: InvalidInput for an unknown pool or instance; a provider's errors when it cannot be asked for a price.
-        """
-        fleet = self._fleet
-        pool = fleet.pool(request.pool)
-        quote = await fleet.provider(pool.spec.provider).quote(self._launch(pool.spec))
-        pool = fleet.pool(request.pool)  # as it is after the wait
-        judged = self._judged(request, pool, quote)
-        shaped, findings = judged.shape, judged.findings
-        now = fleet.clock.wall()
-        plan = Plan(
-            id=PlanId(fleet.launch_ids.next(now)),
-            request=request,
-            observed_version=pool.version,
-            nodes=shaped.nodes,
-            target=shaped.target,
-            launches=shaped.launches,
-            victims=tuple(victim.id for victim in shaped.victims),
-            eta_s=self._eta_s(pool.spec, shaped, is_kill=request.is_kill),
-            usd_per_hour_change=_usd_change(shaped, quote),
-            verdict=verdict(findings),
-            findings=findings,
-            created_at=now,
-            expires_at=now + fleet.config.times.plan_s,
-            guard_json=judged.evidence.to_json(),
-        )
-        self._plans[plan.id] = (plan, quote)
-        while len(self._plans) > KEPT_PLANS:
-            self._plans.popitem(last=False)
-        return plan
 
     async def apply(
         self, plan_id: PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
@@ -114,7 +67,7 @@ class Desk:
             known = await self._replies.known(key, asked)
             if known is not None:
                 return _applied(known)
-            plan, quote = self._plan(plan_id)
+            plan, quote = self.plans.found(plan_id)
             applier = applier or approver or plan.request.actor
             return await self._apply(plan, quote, key=key, asked=asked, approver=approver, applier=applier)
 
@@ -171,7 +124,7 @@ class Desk:
                     f"pool {pool.spec.id} has changed since plan {plan.id} was made (version {pool.version}, "
                     f"planned for {plan.observed_version}): plan again"
                 )
-            judged = self._judged(plan.request, pool, quote)
+            judged = self.plans.judged(plan.request, pool, quote)
             findings = (
                 *judged.findings,
                 *of_applier(plan.request.actor, applier, mode=self._fleet.agents_mode),
@@ -210,61 +163,6 @@ class Desk:
 
         await self._fleet.ledger.change(decide)
 
-    async def price(self, spec: PoolSpec) -> float:
-        """US dollars an hour of one more machine of a pool. Raises: a provider's errors."""
-        return (await self._fleet.provider(spec.provider).quote(self._launch(spec))).usd_per_hour
-
-    def known(self, plan_id: PlanId) -> Plan | None:
-        """A plan that can still be applied."""
-        plan, _ = self._plans.get(plan_id, (None, None))
-        return plan if plan is not None and plan.expires_at >= self._fleet.clock.wall() else None
-
-    def extend(self, plan_id: PlanId, *, until: float) -> Plan:
-        """Have a plan be good for longer: people take their time. Raises: Conflict for one that is not known."""
-        plan, quote = self._plan(plan_id)
-        longer = replace(plan, expires_at=max(plan.expires_at, until))
-        self._plans[plan_id] = (longer, quote)
-        return longer
-
-    def drop(self, plan_id: PlanId) -> None:
-        """Have a plan be good no more."""
-        self._plans.pop(plan_id, None)
-
-    def _plan(self, plan_id: PlanId) -> tuple[Plan, Quote]:
-        now = self._fleet.clock.wall()
-        if plan_id not in self._plans or self._plans[plan_id][0].expires_at < now:
-            raise Conflict(f"plan {plan_id} is not known, or not any more: plan again and apply within 5 minutes")
-        return self._plans[plan_id]
-
-    def _judged(self, request: PlanRequest, pool: PoolRecord, quote: Quote) -> _Judged:
-        advice = self._fleet.observation.advice(pool.spec.id)
-        shaped = shape(
-            request,
-            self._fleet.instances(pool.spec.id),
-            first=advice.victims if advice is not None else (),
-            speeds=self._fleet.observation.speeds(),
-        )
-        proposal = guard.Proposal(
-            actor=request.actor,
-            target=shaped.target,
-            launches=shaped.launches,
-            victims=shaped.victims,
-            usd_per_hour_change=_usd_change(shaped, quote),
-            is_kill=request.is_kill,
-        )
-        situation = self._fleet.situation(pool)
-        evidence = Evidence(situation=situation, proposal=proposal, limits=self._fleet.limits)
-        return _Judged(
-            shape=shaped,
-            findings=evidence.findings(),
-            is_replacement=is_replacement(situation, proposal),
-            evidence=evidence,
-        )
-
-    def _eta_s(self, spec: PoolSpec, shaped: Shape, *, is_kill: bool) -> float:
-        up_s = self._fleet.launch_delay_s(spec) if shaped.launches else 0.0
-        return max(up_s, spec.drain_s if shaped.victims and not is_kill else 0.0)
-
     def _refusal(self, plan: Plan, objection: str, applier: Actor, findings: tuple[Finding, ...], key: str) -> Changes:
         request = plan.request
         decision = self._fleet.decision(
@@ -282,7 +180,7 @@ class Desk:
         self,
         plan: Plan,
         pool: PoolRecord,
-        judged: _Judged,
+        judged: Judged,
         quote: Quote,
         *,
         key: str,
@@ -337,7 +235,7 @@ class Desk:
 
     def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> Record:
         now = self._fleet.clock.wall()
-        launch = self._launch(spec, usd_per_hour=quote.usd_per_hour)
+        launch = self.plans.launch(spec, usd_per_hour=quote.usd_per_hour)
         instance = Instance(
             id=self._fleet.launch_ids.next(now),
             pool=spec.id,
@@ -359,30 +257,6 @@ class Desk:
         times = {"draining_at": now} if state is InstanceState.DRAINING else {"retiring_at": now}
         instance = replace(victim, state=state, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
         return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
-
-    def _launch(self, spec: PoolSpec, *, usd_per_hour: float = 0.0) -> LaunchSpec:
-        fleet = self._fleet
-        tags = Tags(
-            cluster=fleet.config.cluster,
-            pool=spec.id,
-            run=fleet.run,
-            expires_at=fleet.clock.wall() + fleet.config.times.expires_s,
-        )
-        node = NodePlan(
-            dataflow=fleet.join_address,
-            engine=spec.engine,
-            capacity=spec.capacity,
-            dead_man_s=fleet.config.times.dead_man_s,
-            usd_per_hour=usd_per_hour,
-        )
-        return LaunchSpec(
-            tags=tags,
-            node=node,
-            type=spec.type,
-            region=spec.region,
-            is_spot=spec.is_spot,
-            options=spec.options,
-        )
 
     async def noted(
         self,
@@ -452,10 +326,6 @@ def _sentence(plan: Plan, shaped: Shape, approver: Actor | None, applier: Actor)
     elif applier != plan.request.actor:
         parts.append(f"applied by {applier.name}")
     return ", ".join(parts)
-
-
-def _usd_change(shaped: Shape, quote: Quote) -> float:
-    return shaped.launches * quote.usd_per_hour - sum(victim.usd_per_hour for victim in shaped.victims)
 
 
 def _applied(said: dict[str, Any]) -> Applied:

@@ -49,7 +49,7 @@ class Follower:
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
             return
-        plan = await self._desk.plan(PlanRequest(pool=pool.spec.id, actor=ITSELF, reason=reason, target=target))
+        plan = await self._desk.plans.make(PlanRequest(pool=pool.spec.id, actor=ITSELF, reason=reason, target=target))
         if plan.verdict is Verdict.ALLOWED:
             await self._desk.apply(plan.id, key=f"follow:{plan.id}")
             self._objections.pop(pool.spec.id, None)
@@ -73,7 +73,7 @@ class Follower:
         """How many more the pool's price per hour allows."""
         if spec.usd_per_hour_max is None:
             return spec.max_nodes
-        price = await self._desk.price(spec)
+        price = await self._desk.plans.price(spec)
         spent = spending.rate(self._fleet.ledger.alive(spec.id))
         return max(0, math.floor((spec.usd_per_hour_max - spent) / price + 1e-9)) if price > 0 else spec.max_nodes
 

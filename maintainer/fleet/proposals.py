@@ -23,7 +23,7 @@ class Proposals:
         Raises: Conflict for a plan that is not known any more; NotPermitted for one that the guard refuses anyway, or
         that is somebody else's.
         """
-        plan = self._desk.known(plan_id)
+        plan = self._desk.plans.known(plan_id)
         if plan is None:
             raise Conflict(f"plan {plan_id} is not known, or not any more: plan again")
         if plan.verdict is Verdict.REFUSED:
@@ -52,7 +52,7 @@ class Proposals:
         decision = await self._desk.noted(
             "reject", f"plan {plan_id} is rejected", actor, key, reason, pool=pool, proposals=decided
         )
-        self._desk.drop(plan_id)
+        self._desk.plans.drop(plan_id)
         return decision
 
     async def page(self, *, only_waiting: bool, before: str, limit: int) -> tuple[tuple[Proposal, ...], bool]:
@@ -71,7 +71,7 @@ class Proposals:
         if proposal.state is not ProposalState.WAITING:
             return proposal
         plan = proposal.plan
-        if self._desk.known(plan.id) is None:
+        if self._desk.plans.known(plan.id) is None:
             return replace(proposal, state=ProposalState.EXPIRED, decided_at=plan.expires_at)
         pool = self._fleet.ledger.pools.get(plan.request.pool)
         if pool is None or pool.version != plan.observed_version:
@@ -80,7 +80,7 @@ class Proposals:
 
     async def _propose(self, plan: Plan, *, actor: Actor, key: str, reason: str) -> None:
         now = self._fleet.clock.wall()
-        longer = self._desk.extend(plan.id, until=now + self._fleet.config.times.proposal_s)
+        longer = self._desk.plans.extend(plan.id, until=now + self._fleet.config.times.proposal_s)
         fresh = Proposal(plan=longer, state=ProposalState.WAITING, proposed_at=now, proposed_by=actor)
         pool = plan.request.pool
 

@@ -77,7 +77,7 @@ class FleetPlaneServicer(Base):
     async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:  # noqa: N802 (the service's name)
         try:
             asked = decode_request(request)
-            return encode_plan(await self._desk.plan(replace(asked, actor=_own(asked.actor))))
+            return encode_plan(await self._desk.plans.make(replace(asked, actor=_own(asked.actor))))
         except Invalid as problem:
             raise InvalidInput(str(problem)) from problem
         except ProviderError as problem:

@@ -81,7 +81,7 @@ class Teller:
         known = self._prices.get(spec.id)
         if known is None or known[0] != spec or now - known[1] > QUOTE_S:
             try:
-                known = (spec, now, await self._desk.price(spec))
+                known = (spec, now, await self._desk.plans.price(spec))
             except ProviderError as problem:
                 log.warning("no_price", pool=spec.id, problem=str(problem))
                 latest = max(self._fleet.instances(spec.id), key=lambda one: one.intended_at, default=None)

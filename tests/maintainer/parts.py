@@ -83,7 +83,7 @@ class DeskFleet:
 
     async def plan(self, request: PlanRequest) -> Plan:
         self._check()
-        return await self.parts.desk.plan(request)
+        return await self.parts.desk.plans.make(request)
 
     async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
         self._check()

@@ -311,7 +311,7 @@ async def test_it_goes_no_further_than_the_mode_that_people_set(tmp_path: Path) 
 
 async def test_a_plan_of_somebody_else_and_a_fleet_that_is_away_are_answered(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (client, _):
-        foreign = await here.parts.desk.plan(PlanRequest(pool=OTHER, actor=ALICE, reason="mine", target=3))
+        foreign = await here.parts.desk.plans.make(PlanRequest(pool=OTHER, actor=ALICE, reason="mine", target=3))
         stolen = await client.call_tool("fleet_apply", {"plan_id": foreign.id, "idempotency_key": "k"})
         assert "unknown_plan" in text_of(stolen)
         here.fleet.is_away = True

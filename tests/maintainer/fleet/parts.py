@@ -172,7 +172,7 @@ class Parts:
 
     async def want(self, target: int, *, actor: Actor = ALICE, approver: Actor | None = ALICE) -> Applied:
         """Plan and apply."""
-        plan = await self.desk.plan(PlanRequest(pool=POOL, actor=actor, reason="a test", target=target))
+        plan = await self.desk.plans.make(PlanRequest(pool=POOL, actor=actor, reason="a test", target=target))
         self._keys += 1
         return await self.desk.apply(plan.id, key=f"key-{self._keys}-{plan.id}", approver=approver)
 

@@ -30,7 +30,7 @@ def request(
 
 async def test_a_plan_says_what_would_happen_and_nothing_does(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(3))
+    plan = await parts.desk.plans.make(request(3))
     assert (plan.nodes, plan.target, plan.launches, plan.victims) == (0, 3, 3, ())
     assert plan.usd_per_hour_change == 3.0
     assert plan.eta_s == 60.0
@@ -55,7 +55,7 @@ async def test_what_is_applied_is_written_down_before_anything_is_launched(tmp_p
 
 async def test_a_replay_is_answered_as_the_first_time_also_by_the_next_life(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(3))
+    plan = await parts.desk.plans.make(request(3))
     first = await parts.desk.apply(plan.id, key="k")
     assert await parts.desk.apply(plan.id, key="k") == first
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
@@ -65,7 +65,7 @@ async def test_a_replay_is_answered_as_the_first_time_also_by_the_next_life(tmp_
 
 async def test_a_key_stands_for_one_change(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    one, other = await parts.desk.plan(request(1)), await parts.desk.plan(request(2))
+    one, other = await parts.desk.plans.make(request(1)), await parts.desk.plans.make(request(2))
     await parts.desk.apply(one.id, key="k")
     with pytest.raises(Conflict, match="another change"):
         await parts.desk.apply(other.id, key="k")
@@ -75,7 +75,7 @@ async def test_a_key_stands_for_one_change(tmp_path: Path) -> None:
 
 async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    one, other = await parts.desk.plan(request(1)), await parts.desk.plan(request(2))
+    one, other = await parts.desk.plans.make(request(1)), await parts.desk.plans.make(request(2))
     await parts.desk.apply(one.id, key="one")
     with pytest.raises(Conflict, match="plan again"):
         await parts.desk.apply(other.id, key="other")
@@ -83,7 +83,7 @@ async def test_a_plan_for_a_pool_that_changed_is_a_conflict(tmp_path: Path) -> N
 
 async def test_a_plan_expires(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(1))
+    plan = await parts.desk.plans.make(request(1))
     parts.clock.advance(301.0)
     with pytest.raises(Conflict, match="not any more"):
         await parts.desk.apply(plan.id, key="k")
@@ -93,7 +93,7 @@ async def test_a_plan_expires(tmp_path: Path) -> None:
 
 async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(1, actor=HAL))
+    plan = await parts.desk.plans.make(request(1, actor=HAL))
     await parts.desk.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
     with pytest.raises(NotPermitted, match="kill switch"):
         await parts.desk.apply(plan.id, key="k")
@@ -104,7 +104,7 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
 
 async def test_what_needs_approval_waits_for_a_person(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(mode=Mode.ADVISE))
-    plan = await parts.desk.plan(request(2, actor=HAL))
+    plan = await parts.desk.plans.make(request(2, actor=HAL))
     assert plan.needs_approval
     with pytest.raises(NotPermitted, match="do not retry"):
         await parts.desk.apply(plan.id, key="k")
@@ -118,7 +118,7 @@ async def test_a_plan_is_applied_by_who_made_it_or_a_person_of_no_lower_role(tmp
     parts = await build(tmp_path)
     desk = parts.desk
     for planner, applier in [(ALICE, OTTO), (ALICE, HAL), (OTTO, HAL), (HAL, VAL), (ITSELF, HAL)]:
-        plan = await desk.plan(request(1, actor=planner))
+        plan = await desk.plans.make(request(1, actor=planner))
         with pytest.raises(NotPermitted, match="or a person of no lower role"):
             await desk.apply(plan.id, key="k", applier=applier)
         (refused,), _ = await parts.ledger.decisions(pool="", before=None, limit=1)
@@ -126,14 +126,14 @@ async def test_a_plan_is_applied_by_who_made_it_or_a_person_of_no_lower_role(tmp
         assert [finding.code for finding in refused.findings] == ["planner"]
     assert parts.states() == {}
     for number, (planner, applier) in enumerate([(HAL, OTTO), (OTTO, OTTO), (OTTO, EVE), (EVE, ALICE), (HAL, HAL)], 1):
-        plan = await desk.plan(request(number, actor=planner))
+        plan = await desk.plans.make(request(number, actor=planner))
         applied = await desk.apply(plan.id, key=f"k{number}", applier=applier)
         assert applied.message.endswith(f", applied by {applier.name}") is (planner != applier)
 
 
 async def test_agents_apply_what_people_let_them(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(1, actor=HAL))
+    plan = await parts.desk.plans.make(request(1, actor=HAL))
     assert plan.verdict is Verdict.ALLOWED
     for mode in (MaintainerMode.OFF, MaintainerMode.SHADOW, MaintainerMode.PROPOSE):
         await parts.liaison.set_mode(mode, actor=OTTO, key=mode.value, reason="a test")
@@ -145,14 +145,14 @@ async def test_agents_apply_what_people_let_them(tmp_path: Path) -> None:
     await parts.desk.apply(plan.id, key="k", applier=HAL)
     assert parts.states() == {"intended": 1}
     await parts.liaison.set_mode(MaintainerMode.PROPOSE, actor=OTTO, key="back", reason="a test")
-    more = await parts.desk.plan(request(2, actor=HAL))
+    more = await parts.desk.plans.make(request(2, actor=HAL))
     await parts.desk.apply(more.id, key="l", approver=OTTO)
     assert parts.states() == {"intended": 2}
 
 
 async def test_before_people_say_anything_the_maintainers_own_mode_counts(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    plan = await parts.desk.plan(request(1, actor=HAL))
+    plan = await parts.desk.plans.make(request(1, actor=HAL))
     parts.liaison.beat(replace(STATUS, mode=MaintainerMode.PROPOSE))
     with pytest.raises(NotPermitted, match="in mode propose"):
         await parts.desk.apply(plan.id, key="k")
@@ -162,7 +162,7 @@ async def test_before_people_say_anything_the_maintainers_own_mode_counts(tmp_pa
 
 async def test_what_the_guard_said_stays_with_the_decision(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(max_nodes=4, usd_per_hour_max=10.0))
-    plan = await parts.desk.plan(request(40))
+    plan = await parts.desk.plans.make(request(40))
     with pytest.raises(NotPermitted):
         await parts.desk.apply(plan.id, key="k")
     again = await Ledger(parts.database).load(now=parts.clock.wall())
@@ -176,7 +176,7 @@ async def test_what_the_guard_said_stays_with_the_decision(tmp_path: Path) -> No
 
 async def test_what_was_approved_stays_with_the_decision(tmp_path: Path) -> None:
     parts = await build(tmp_path, envelope={"nodes": 2, "cool_down_s": 0.0})
-    plan = await parts.desk.plan(request(9, actor=HAL))
+    plan = await parts.desk.plans.make(request(9, actor=HAL))
     await parts.desk.apply(plan.id, key="k", approver=OTTO)
     (applied,), _ = await parts.ledger.decisions(pool=POOL, before=None, limit=1)
     assert [finding.code for finding in applied.findings] == ["envelope"]
@@ -189,7 +189,7 @@ async def test_those_that_do_not_work_yet_go_first(tmp_path: Path) -> None:
     await parts.pass_time(60.0)
     await parts.want(4)
     fresh = {record.id for record in parts.ledger.alive() if record.instance.state is InstanceState.INTENDED}
-    plan = await parts.desk.plan(request(2))
+    plan = await parts.desk.plans.make(request(2))
     assert set(plan.victims) == fresh
 
 
@@ -197,7 +197,7 @@ async def test_nodes_drain_before_they_are_retired(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(3)
     await parts.pass_time(60.0)
-    plan = await parts.desk.plan(request(2))
+    plan = await parts.desk.plans.make(request(2))
     assert plan.eta_s == 30.0
     await parts.desk.apply(plan.id, key="down")
     assert parts.states() == {"draining": 1, "ready": 2}
@@ -213,7 +213,7 @@ async def test_an_admin_ends_nodes_without_a_drain(tmp_path: Path) -> None:
     await parts.want(2)
     await parts.pass_time(60.0)
     victim = parts.ledger.alive()[0].id
-    plan = await parts.desk.plan(request(None, retire=(victim,), kill=True))
+    plan = await parts.desk.plans.make(request(None, retire=(victim,), kill=True))
     await parts.desk.apply(plan.id, key="kill")
     await parts.actuator.work()
     assert parts.run.drained == {}
@@ -225,7 +225,7 @@ async def test_an_admin_ends_nodes_without_a_drain(tmp_path: Path) -> None:
 async def test_a_node_that_is_not_of_the_pool_cannot_be_retired(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     with pytest.raises(InvalidInput, match="no instance of pool"):
-        await parts.desk.plan(request(None, retire=("nobody",)))
+        await parts.desk.plans.make(request(None, retire=("nobody",)))
 
 
 @pytest.mark.parametrize("wrong", [{"target": None}, {"target": 1, "retire": (LaunchId("a"),)}, {"target": -1}])

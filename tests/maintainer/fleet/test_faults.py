@@ -180,7 +180,7 @@ class Story:
         if luck.random() < 0.6:
             try:
                 target = luck.randrange(0, 6)
-                plan = await parts.desk.plan(PlanRequest(pool=POOL, actor=ALICE, reason="a test", target=target))
+                plan = await parts.desk.plans.make(PlanRequest(pool=POOL, actor=ALICE, reason="a test", target=target))
                 await parts.desk.apply(plan.id, key=f"{self.lives}-{plan.id}", approver=ALICE)
             except AstraFlowError:
                 return  # the guard or a changed pool: as with people

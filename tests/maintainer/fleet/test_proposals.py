@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def proposed(parts: Parts, target: int = 2, *, key: str = "p") -> tuple[Proposals, Plan]:
     proposals = Proposals(parts.fleet, parts.desk)
-    plan = await parts.desk.plan(PlanRequest(pool=POOL, actor=HAL, reason="more", target=target))
+    plan = await parts.desk.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more", target=target))
     await proposals.propose(plan.id, actor=HAL, key=key, reason="more")
     return proposals, plan
 
@@ -100,14 +100,14 @@ async def test_after_a_restart_what_waited_is_over(tmp_path: Path) -> None:
 
 async def test_what_the_guard_refuses_is_put_before_nobody(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(max_nodes=3))
-    plan = await parts.desk.plan(PlanRequest(pool=POOL, actor=HAL, reason="more", target=30))
+    plan = await parts.desk.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more", target=30))
     with pytest.raises(NotPermitted, match="more than the 3 allowed"):
         await Proposals(parts.fleet, parts.desk).propose(plan.id, actor=HAL, key="p", reason="more")
 
 
 async def test_nobody_proposes_what_somebody_else_planned(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(mode=Mode.ADVISE))
-    plan = await parts.desk.plan(PlanRequest(pool=POOL, actor=HAL, reason="more", target=2))
+    plan = await parts.desk.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more", target=2))
     with pytest.raises(NotPermitted, match="only they can"):
         await Proposals(parts.fleet, parts.desk).propose(
             plan.id, actor=replace(HAL, name="other"), key="p", reason="more"
