@@ -26,7 +26,7 @@ def plain_logs() -> Iterator[None]:
 def postgres() -> Iterator[str]:
     """URL of a PostgreSQL that all tests share; take `empty_postgres`."""
     if not PROGRAMS.exists():
-        pytest.skip(f"{PROGRAMS} is missing: apt-get install postgresql-15")
+        pytest.skip(f"{PROGRAMS} is missing: apt-get install postgresql")
     with postgres_server() as url:
         yield url
 

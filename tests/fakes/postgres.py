@@ -12,7 +12,8 @@ from pathlib import Path
 
 from sqlalchemy import create_engine, text
 
-PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/lib/postgresql/bin"))
+"""Debian's newest; need not exist."""
 NOBODY = 65534
 
 
