@@ -122,7 +122,9 @@ def test_what_is_no_signing_key_is_refused_without_being_shown(tmp_path: Path, c
         SigningKey.read(tmp_path / "missing")
 
 
-@pytest.mark.parametrize("text", ["", "x", "c2hvcnQ=", str(KEY.public)[:-4]], ids=["empty", "no base64", "short", "cut"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "c2hvcnQ=", str(KEY.public)[:-4]], ids=["empty", "no base64", "short", "cut"]
+)
 def test_what_is_no_weights_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         VerifyingKey.parse(text)
