@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Address, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 
 def evaluate(
@@ -18,6 +18,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -28,5 +29,5 @@ def evaluate(
     from astraflow.cli.rounds import ask_and_follow
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
     raise typer.Exit(ask_and_follow(door, name, version, tls=tls, reason=reason, as_json=as_json))

@@ -25,6 +25,7 @@ def find_fleet(
     address: str,
     token: str,
     token_file: Path | None,
+    authority: Path | None = None,
     tls_ca: Path | None = None,
     tls_client_certificate: Path | None = None,
     tls_client_key: Path | None = None,
@@ -33,7 +34,8 @@ def find_fleet(
 
     Raises: InvalidInput when no such run is active on this machine, or no token is known for `address`.
     """
-    token, tls = token or read_token(token_file), client_tls(tls_ca, tls_client_certificate, tls_client_key)
+    token = token or read_token(token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
     if address and token:
         return Door(address=address, token=token, tls=tls)
     for directory in active_runs():

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 fleet = typer.Typer(
     help="Look at the machines of a run, and change how many there are.",
@@ -32,6 +32,7 @@ def status(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -39,7 +40,7 @@ def status(
     """Pools: what there is, what is wanted, what it costs; the kill switch; what needs a person."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     fleet_tables.show(fleet_calls.ask(door, lambda client: client.status()), fleet_tables.status_table, as_json=as_json)
 
 
@@ -54,6 +55,7 @@ def plan(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -61,7 +63,7 @@ def plan(
     """What a change would do: launches, victims, time, dollars, and what the guard finds. Nothing happens."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     asked = fleet_calls.plan_request(pool, target=target, retire=retire, is_kill=kill, reason=reason)
     made = fleet_calls.ask(door, lambda client: client.plan(asked))
     fleet_tables.show(made, fleet_tables.plan_table, as_json=as_json)
@@ -75,6 +77,7 @@ def apply(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -82,7 +85,7 @@ def apply(
     """Do what was planned, within five minutes of it; applying is agreeing to it."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.apply(door, plan, key=key)
     fleet_tables.show(done, fleet_tables.applied_line, as_json=as_json)
 
@@ -97,6 +100,7 @@ def hold(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -104,7 +108,7 @@ def hold(
     """Take no node of a pool away for so long."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.hold(door, pool, minutes=minutes, key=key, reason=reason)
     fleet_tables.show(done, fleet_tables.decision_line, as_json=as_json)
 
@@ -119,6 +123,7 @@ def kill(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -127,7 +132,7 @@ def kill(
     from astraflow.cli import fleet_calls, fleet_tables
 
     scope = fleet_calls.kill_scope(switch, agents=agents)
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     done = fleet_calls.kill_switch(door, scope, key=key, reason=reason)
     fleet_tables.show(done, fleet_tables.decision_line, as_json=as_json)
 
@@ -141,6 +146,7 @@ def instances(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -148,7 +154,7 @@ def instances(
     """The ledger of machines, newest first."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     of_pool = fleet_calls.pool_id(pool)
     found = fleet_calls.ask(door, lambda client: client.instances(pool=of_pool, with_gone=gone, limit=limit))
     fleet_tables.show(found, fleet_tables.instance_table, as_json=as_json)
@@ -162,6 +168,7 @@ def decisions(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -169,7 +176,7 @@ def decisions(
     """The journal: who changed what and why, newest first."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     of_pool = fleet_calls.pool_id(pool)
     found = fleet_calls.ask(door, lambda client: client.decisions(pool=of_pool, limit=limit))
     fleet_tables.show(found, fleet_tables.decision_table, as_json=as_json)

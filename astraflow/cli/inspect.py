@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Address, Overrides, Port, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import (
+    Address,
+    Authority,
+    Overrides,
+    Port,
+    TlsCa,
+    TlsClientCertificate,
+    TlsClientKey,
+    Token,
+    TokenFile,
+)
 
 
 def report(
@@ -14,6 +24,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each report.")] = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -24,7 +35,7 @@ def report(
     from astraflow.cli.viewer import view
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
     raise typer.Exit(view(door, tls=tls, once=once, as_json=as_json))
 
 

@@ -7,7 +7,9 @@ import typer
 
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
+from astraflow.cli.health import health
 from astraflow.cli.inspect import doctor, recipes, report, view
+from astraflow.cli.keys import keys
 from astraflow.cli.maintainer import maintainer
 from astraflow.cli.mcp import mcp
 from astraflow.cli.run import demo, prepare, run
@@ -28,12 +30,14 @@ app.command()(demo)
 app.command()(run)
 app.command()(join)
 app.command()(token)
+app.command()(keys)
 app.command()(report)
 app.command()(view)
 app.command()(evaluate)
 app.command()(plugins)
 app.command()(simulate)
 app.command()(recipes)
+app.command()(health)
 app.command()(doctor)
 app.command()(prepare)
 app.command()(mcp)

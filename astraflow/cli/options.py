@@ -11,6 +11,12 @@ from astraflow.contract.errors import InvalidInput
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the name of the variable, not the token)
 """Environment variable that holds the run token."""
 
+TOKEN_FILE = "ASTRAFLOW_TOKEN_FILE"  # noqa: S105 (the same)
+"""Environment variable that names a file which holds it, where there is no `TOKEN`."""
+
+AUTHORITY = "ASTRAFLOW_AUTHORITY"
+"""Environment variable that names the folder of the run's authority."""
+
 METRICS_TOKEN = "ASTRAFLOW_METRICS_TOKEN"  # noqa: S105 (the name of the variable, not the token)
 """Environment variable that holds what readers of the metrics must show."""
 
@@ -25,7 +31,8 @@ Address = Annotated[
 ]
 Token = Annotated[str, typer.Option(help=f"The run token; better in a file, or in the variable {TOKEN}.")]
 TokenFile = Annotated[
-    Path | None, typer.Option(help=f"File that holds the run token; otherwise the variable {TOKEN} does.")
+    Path | None,
+    typer.Option(help=f"File that holds the run token; otherwise {TOKEN} does, or the file in {TOKEN_FILE}."),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
@@ -35,13 +42,17 @@ Metrics = Annotated[
 ]
 Directory = Annotated[Path, typer.Option(help="Where it keeps what must survive a restart.")]
 WeightsKey = Annotated[
-    str, typer.Option(help="Public key that must have signed the run's versions: the line in `weights.pub`.")
+    str,
+    typer.Option(help="Public key that must have signed the run's versions: the line in `weights.pub`, or its path."),
 ]
 SigningKeyFile = Annotated[
     Path | None, typer.Option(help="Sign versions with this key: `weights.key` of the run directory.")
 ]
 Authority = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The run's certificate authority: `authority` in its directory.")
+    Path | None,
+    typer.Option(
+        metavar="DIR", envvar=AUTHORITY, help="The run's certificate authority: `authority` in its directory."
+    ),
 ]
 Tls = Annotated[
     bool | None,
@@ -51,7 +62,11 @@ Advertise = Annotated[
     list[str], typer.Option(metavar="NAME", help="Another name or address under which the service is reached.")
 ]
 CaHash = Annotated[
-    str, typer.Option(metavar="sha256:...", help="Pin of the run's authority, with the run token; join tokens have it.")
+    str,
+    typer.Option(
+        metavar="sha256:...",
+        help="Pin of the run's authority, or a file with it, for the run token; join tokens have it.",
+    ),
 ]
 TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
@@ -70,12 +85,29 @@ def read_token(file: Path | None) -> str:
 
     Raises: InvalidInput for a file that cannot be read or is empty.
     """
-    if file is None:
-        return os.environ.get(TOKEN, "")
+    token, named = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    if file is None and (token or not named):
+        return token
+    return _line(file or Path(named), what="token")
+
+
+def read_pin(given: str) -> str:
+    """The pin of the run's authority: `given`, or the line in the file that it names. Raises: InvalidInput."""
+    return _line(Path(given), what="pin") if os.sep in given else given
+
+
+def read_weights_key(given: str) -> str:
+    """The public key of the run's versions: `given`, or the line in the file that it names. Raises: InvalidInput."""
+    return _line(Path(given), what="key") if os.sep in given else given  # its base64 is the one without slashes
+
+
+def _line(file: Path, *, what: str) -> str:
     try:
-        token = file.read_text().strip()
+        line = file.read_text().strip()
     except OSError as problem:
-        raise InvalidInput(f"the token file {file} cannot be read: {problem.strerror}") from None
-    if not token:
-        raise InvalidInput(f"the token file {file} is empty: it must hold the run token")
-    return token
+        raise InvalidInput(f"the {what} file {file} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"the {what} file {file} holds no text") from None
+    if not line:
+        raise InvalidInput(f"the {what} file {file} is empty: it must hold the run's {what}")
+    return line

@@ -10,6 +10,7 @@ from typing import Any
 from astraflow.access.authority import Authority
 from astraflow.cli.local import Planes
 from astraflow.cli.options import METRICS_TOKEN
+from astraflow.cli.page_certificate import page_certificate
 from astraflow.cli.rundir import explained
 from astraflow.client.badge_file import BadgeFile
 from astraflow.contract.errors import InvalidInput
@@ -198,9 +199,15 @@ def run_web(
 ) -> int:
     """The page: this process becomes the web process, which knows AstraFlow only by its address.
 
+    Beyond loopback it gets a certificate of the run's `authority`, unless it is told of another one, or of a proxy.
     more: further options of `python -m web`; those that are None are left out.
     """
     _made(directory)
+    has_own = more.get("tls-certificate") or more.get("tls-key") or more.get("behind-proxy")
+    if (authority := more.get("authority")) and not has_own and not is_loopback(host):
+        names = [name] if (name := more.get("name")) else []
+        file = str(page_certificate(Authority.opened(Path(authority)), directory, host=host, names=names))
+        more = {**more, "tls-certificate": file, "tls-key": file}
     arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
     arguments += [part for name, value in more.items() if value is not None for part in (f"--{name}", value)]
     environment = {**os.environ, "ASTRAFLOW_TOKEN": token}

@@ -20,7 +20,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
 from astraflow.runtime.runs import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs
 from astraflow.weights.signing import SigningKey
 
-_SIGNING_KEY, _WEIGHTS_KEY = "weights.key", "weights.pub"
+SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"
 _FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
 
 
@@ -49,13 +49,13 @@ class RunDirectory(RunFolder):
     @property
     def signing_key_file(self) -> Path | None:
         """What the run's trainers sign versions with; None for a run that began without it."""
-        path = self.path / _SIGNING_KEY
+        path = self.path / SIGNING_KEY
         return path if path.exists() else None
 
     @property
     def weights_key(self) -> str:
         """The other half, for readers; empty for a run that began without it."""
-        path = self.path / _WEIGHTS_KEY
+        path = self.path / WEIGHTS_KEY
         return path.read_text().strip() if path.exists() else ""
 
     @property
@@ -66,7 +66,7 @@ class RunDirectory(RunFolder):
     def tell_fleet(self, values: Mapping[str, Any]) -> None:
         """Write that down. Raises: StorageFull."""
         with self._writing():
-            _write(self.fleet_file, json.dumps(dict(values), indent=2))
+            write_private(self.fleet_file, json.dumps(dict(values), indent=2))
 
     @property
     def maintainer_file(self) -> Path:
@@ -76,7 +76,7 @@ class RunDirectory(RunFolder):
     def tell_maintainer(self, values: Mapping[str, Any]) -> None:
         """Write that down. Raises: StorageFull."""
         with self._writing():
-            _write(self.maintainer_file, json.dumps(dict(values), indent=2))
+            write_private(self.maintainer_file, json.dumps(dict(values), indent=2))
 
     def state(self, role: str) -> Path:
         """Where one role keeps what must survive."""
@@ -85,14 +85,14 @@ class RunDirectory(RunFolder):
     def note(self, **changes: Any) -> None:
         """Change some of the facts."""
         with self._writing():
-            _write(self.path / RUN, json.dumps({**asdict(self.facts), **changes}, indent=2))
+            write_private(self.path / RUN, json.dumps({**asdict(self.facts), **changes}, indent=2))
 
     def note_happening(self, happening: str, pids: Mapping[str, int]) -> None:
         """Log what a process did, and keep a list of the process ids for whoever wants to find one."""
         with self._writing():
             with self.log("supervisor").open("a") as log:
                 log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {happening}\n")
-            _write(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
+            write_private(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
 
     def _lock(self, descriptor: int) -> None:
         try:
@@ -108,19 +108,17 @@ class RunDirectory(RunFolder):
                 f"{self.path} holds a run of other settings (see {self.recipe_file}): choose another --run-dir, or go "
                 f"on with `astraflow run {self.recipe_file} --run-dir {self.path}`"
             )
-        _write(self.recipe_file, recipe)
+        write_private(self.recipe_file, recipe)
         self.log("supervisor").parent.mkdir(exist_ok=True)
         if not self.token_file.exists():
-            _write(self.token_file, secrets.token_urlsafe(24))
+            write_private(self.token_file, secrets.token_urlsafe(24))
         is_new = not (self.path / RUN).exists()
         if is_new:  # a run keeps its key; versions of one that began without it could not be signed any more
-            signing = SigningKey.made()
-            _write(self.path / _WEIGHTS_KEY, str(signing.public))
-            _write(self.path / _SIGNING_KEY, signing.text())
+            make_signing_key(self.path)
         known = run if is_new else self.facts.run
         if not self.authority.exists():
             Authority.made(self.authority, run=known)
-        _write(self.path / RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
+        write_private(self.path / RUN, json.dumps(asdict(_facts(run=known, name=name, seed=seed)), indent=2))
         entry = runs() / known
         if entry != self.path and not entry.is_symlink() and not entry.exists():
             entry.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +139,14 @@ def explained(problem: OSError, what: str) -> AstraFlowError:
     return InvalidInput(f"{what} cannot be used: {problem.strerror or problem} ({problem.filename or 'unknown file'})")
 
 
-def _write(path: Path, text: str) -> None:
+def make_signing_key(folder: Path) -> None:
+    """A new one, and its public half. Raises: OSError."""
+    key = SigningKey.made()
+    write_private(folder / WEIGHTS_KEY, str(key.public))
+    write_private(folder / SIGNING_KEY, key.text())  # last: where it is, both are
+
+
+def write_private(path: Path, text: str) -> None:
     """Whole or not at all, and for its owner only."""
     partial = path.with_name(f".{path.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -26,7 +26,9 @@ from astraflow.cli.options import (
     Token,
     TokenFile,
     WeightsKey,
+    read_pin,
     read_token,
+    read_weights_key,
 )
 
 serve = typer.Typer(help="Run one role of a run, until it is told to stop.", no_args_is_help=True)
@@ -87,7 +89,7 @@ def dataflow(
             directory=directory,
             listen=listen,
             metrics=metrics,
-            weights_key=weights_key,
+            weights_key=read_weights_key(weights_key),
         )
     )
 
@@ -133,7 +135,7 @@ def weights(
             overrides,
             directory=directory,
             listen=listen,
-            weights_key=weights_key,
+            weights_key=read_weights_key(weights_key),
             follow=follow,
             tls=upstream_tls,
         )
@@ -168,7 +170,7 @@ def trainer(
             dataflow=dataflow,
             token=token,
             tls=tls,
-            ca_hash=ca_hash,
+            ca_hash=read_pin(ca_hash),
             directory=directory,
             signing_key=signing_key,
         )
@@ -343,8 +345,8 @@ def join(
         region=region,
         price_per_hour=price_per_hour,
         drain_s=drain_s,
-        weights_key=weights_key,
+        weights_key=read_weights_key(weights_key),
         dead_man_s=dead_man_s,
         keep=keep,
     )
-    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=ca_hash))
+    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=read_pin(ca_hash)))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.options import Address, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 Flow = Annotated[str, typer.Option(help="Change the selector or the filters of this flow.")]
 Policy = Annotated[str, typer.Option(help="Change the sampler of this policy's stream.")]
@@ -28,6 +28,7 @@ def plugins(
     reason: Reason = "",
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -39,7 +40,7 @@ def plugins(
 
     change = read_change(flow=flow, policy=policy, selector=selector, filters=filters, sampler=sampler, reason=reason)
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
     if change is None:
         show_plugins(door, tls=tls)
     else:

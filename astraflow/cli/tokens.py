@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from astraflow.cli.options import Address, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
+from astraflow.cli.options import Address, Authority, TlsCa, TlsClientCertificate, TlsClientKey, Token, TokenFile
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ def token(
     as_json: Annotated[bool, typer.Option("--json", help="For scripts: one JSON object.")] = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -41,7 +42,7 @@ def token(
     from astraflow.wire.channel import dial
 
     door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
     actor = getpass.getuser()
 
     async def asked(call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:

@@ -1,7 +1,6 @@
 """The manifests of deploy/kubernetes: a server takes them, what they start can be started, their rights suffice."""
 
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -11,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 from kubernetes import client, config, utils
 
 from astraflow.access.authority import Authority
-from astraflow.cli.main import app
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
@@ -25,12 +22,14 @@ from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes_manifest import ORDER, pod_manifest
 from tests.fakes.kubernetes_api import FakeCluster, Machine, Refused, check_fields
 from tests.suites.provider import launch_id
+from tests.words import parsed
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "kubernetes"
 NAMESPACE = "astraflow-nodes"
+MOUNTED = "/run/astraflow"
 SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeper.py"))
 
 Json = dict[str, Any]
@@ -94,13 +93,9 @@ def test_each_service_is_started_with_options_that_it_has(role: str) -> None:
     (container,) = [given for given in containers if given["name"] == role]
     program, *words = container["command"]
     assert (program, words[:2]) == ("astraflow", ["serve", role])
-    command = typer.main.get_command(app)
-    context = command.make_context("astraflow", [*words, *container["args"]], resilient_parsing=True)
-    for word in words[:2]:
-        command = command.get_command(context, word)  # type: ignore[attr-defined] # groups have it
-    parsed = command.make_context(role, [*words[2:], *container["args"]])
-    assert parsed.params["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
-    assert f"{parsed.params['port']}" in f"{container['readinessProbe']}"
+    told = parsed([*words, *container["args"]]).params
+    assert told["host"] == "0.0.0.0"  # noqa: S104 (in the pod)
+    assert f"{told['port']}" in f"{container['readinessProbe']}"
 
 
 def test_ports_and_names_that_services_are_told_are_those_of_the_service() -> None:
@@ -124,16 +119,17 @@ def test_ports_and_names_that_services_are_told_are_those_of_the_service() -> No
 
 
 def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tmp_path: Path) -> None:
-    script = tmp_path / "prepare.py"
-    script.write_text(one("run.yaml", "ConfigMap")["data"]["prepare.py"])
+    (container,) = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["initContainers"]
+    words: list[str] = container["command"] + container["args"]
+    assert words[0] == "astraflow"
     run = tmp_path / "run"
     run.mkdir()
-    environment = {**os.environ, "ASTRAFLOW_RUN": str(run), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, script], env=environment, check=True)
+    command = [sys.executable, "-m", "astraflow.cli", *(str(run) if word == MOUNTED else word for word in words[1:])]
+    subprocess.run(command, cwd=ROOT, check=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     Authority.opened(run / "authority")
     assert all(path.stat().st_mode & 0o077 == 0 for path in before)
-    subprocess.run([sys.executable, script], env=environment, check=True)
+    subprocess.run(command, cwd=ROOT, check=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 

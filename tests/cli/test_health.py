@@ -1,0 +1,88 @@
+"""`astraflow health`: 0 from a service that answers, a sentence and another code from one that does not."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from astraflow.access.authority import Authority
+from astraflow.cli.main import app
+from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.service import running
+from astraflow.wire.server import Listen, authority_tls
+
+pytestmark = pytest.mark.anyio
+
+
+def asked(*words: str, **environment: str) -> Result:
+    """What it comes to."""
+    return CliRunner().invoke(app, ["health", *words], env=environment)
+
+
+@contextmanager
+def page(status: int) -> Iterator[str]:
+    """Address of one that says how it is."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing: the test's output is its own."""
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_a_service_that_speaks_mutual_tls_is_asked_with_what_the_environment_names(tmp_path: Path) -> None:
+    authority, token = Authority.made(tmp_path / "authority", run="evening"), tmp_path / "token"
+    token.write_text("run-token")
+    tls = authority_tls(authority, "127.0.0.1")
+    listen = Listen(token="run-token", tls=tls, authority=authority, drain_s=0.2)
+    named = {"ASTRAFLOW_AUTHORITY": str(authority.folder), "ASTRAFLOW_TOKEN_FILE": str(token), "ASTRAFLOW_TOKEN": ""}
+    async with running(WeightsConfig(), listen=listen, directory=tmp_path / "weights") as address:
+        done = await asyncio.to_thread(asked, "weights", address, **named)
+        assert (done.exit_code, done.output) == (0, f"weights at {address} answers\n")
+        token.write_text("another")
+        refused = await asyncio.to_thread(asked, "weights", address, **named)
+        assert isinstance(refused.exception, NotAuthenticated)
+
+
+def test_a_page_that_is_well_is_and_one_that_is_not_is_not() -> None:
+    with page(200) as address:
+        assert asked("web", f"{address}/").exit_code == 0
+    with page(503) as address:
+        assert isinstance(asked("web", address).exception, Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("weights", "127.0.0.1:1"), Unavailable),
+        (("fleet", "127.0.0.1:1"), Unavailable),
+        (("dataflow", "127.0.0.1:1"), Unavailable),
+        (("web", "http://127.0.0.1:1"), Unavailable),
+        (("web", "127.0.0.1:8443"), InvalidInput),
+        (("web", "file:///etc/passwd"), InvalidInput),
+        (("trainer", "127.0.0.1:1"), InvalidInput),
+    ],
+)
+def test_what_does_not_answer_and_what_cannot_be_asked_is_said(
+    words: tuple[str, str], problem: type[AstraFlowError]
+) -> None:
+    done = asked(*words, ASTRAFLOW_TOKEN="run-token")
+    assert isinstance(done.exception, problem), done
+    assert done.exit_code != 0

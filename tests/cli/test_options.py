@@ -1,0 +1,59 @@
+"""What options stand for: the token, the pin and the key, given, in a file, or in the environment."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from astraflow.cli.options import TOKEN, TOKEN_FILE, read_pin, read_token, read_weights_key
+from astraflow.contract.errors import InvalidInput
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("from the file\n")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    monkeypatch.delenv(TOKEN_FILE, raising=False)
+
+
+def test_a_file_that_is_named_goes_before_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "from the environment")
+    assert read_token(file) == "from the file"
+
+
+def test_a_token_in_the_environment_goes_before_a_file_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine's own token is in its environment, beside what it has inherited from who started it."""
+    monkeypatch.setenv(TOKEN_FILE, str(file))
+    assert read_token(None) == "from the file"
+    monkeypatch.setenv(TOKEN, "from the environment")
+    assert read_token(None) == "from the environment"
+
+
+def test_without_any_there_is_no_token() -> None:
+    assert read_token(None) == ""
+
+
+@pytest.mark.parametrize("read", [read_pin, read_weights_key])
+def test_a_pin_and_a_key_are_given_as_they_are_or_in_a_file(read: Callable[[str], str], file: Path) -> None:
+    assert read("") == ""
+    assert read("sha256:5f") == "sha256:5f"
+    assert read(str(file)) == "from the file"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "No such file"), (b" \n", "is empty: it must hold the run's token"), (b"\xff", "no text")],
+)
+def test_a_file_that_does_not_do_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "secret"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=said) as refused:
+        read_token(path)
+    assert str(path) in str(refused.value)

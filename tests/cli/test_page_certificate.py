@@ -1,0 +1,83 @@
+"""The page's certificate is kept as long as it does, and made anew when it does not."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from astraflow.access.authority import Authority
+from astraflow.cli.page_certificate import LEFT_AT_LEAST, page_certificate
+from astraflow.runtime.clock import SystemClock
+
+DAY_S = 86400.0
+
+
+class Earlier(SystemClock):
+    """A clock that is `by_s` behind."""
+
+    def __init__(self, by_s: float) -> None:
+        self._by_s = by_s
+
+    def wall(self) -> float:
+        return super().wall() - self._by_s
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.made(tmp_path / "authority", run="evening")
+
+
+def made(authority: Authority, folder: Path, *names: str) -> bytes:
+    return page_certificate(authority, folder, host="0.0.0.0", names=names).read_bytes()  # noqa: S104 (not bound)
+
+
+def test_it_is_made_once_for_its_owner_alone(authority: Authority, tmp_path: Path) -> None:
+    first = made(authority, tmp_path, "page.example.org")
+    assert made(authority, tmp_path, "page.example.org") == first
+    assert made(authority, tmp_path) == first
+    (file,) = tmp_path.glob("*.pem")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_browser_that_knows_the_authority_takes_it(authority: Authority, tmp_path: Path) -> None:
+    made(authority, tmp_path, "page.example.org")
+    (file,) = tmp_path.glob("*.pem")
+    server, browser = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=authority.pem.decode())
+    server.load_cert_chain(file, file)
+    for name in ("page.example.org", "localhost", "127.0.0.1"):
+        shake_hands(server, browser, name)
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"other\.example\.org"):
+        shake_hands(server, browser, "other.example.org")
+
+
+def test_another_name_another_authority_or_a_broken_file_make_a_new_one(authority: Authority, tmp_path: Path) -> None:
+    first = made(authority, tmp_path)
+    named = made(authority, tmp_path, "page.example.org")
+    assert named != first
+    other = made(Authority.made(tmp_path / "other", run="evening"), tmp_path, "page.example.org")
+    assert other != named
+    (file,) = tmp_path.glob("*.pem")
+    file.write_bytes(other[: len(other) // 3])
+    assert made(authority, tmp_path) not in (first, named, other)
+
+
+@pytest.mark.parametrize(("days_more", "is_kept"), [(1.0, True), (-1.0, False)])
+def test_one_that_ends_soon_is_made_anew(authority: Authority, tmp_path: Path, days_more: float, is_kept: bool) -> None:
+    """A service's certificate is good for a year."""
+    age_s = 365 * DAY_S - LEFT_AT_LEAST.total_seconds() - days_more * DAY_S
+    old = authority.for_service("0.0.0.0", clock=Earlier(age_s))  # noqa: S104 (not bound)
+    (tmp_path / "page.pem").write_bytes(old.certificate + old.key)
+    assert (made(authority, tmp_path) == old.certificate + old.key) is is_kept
+
+
+def shake_hands(server: ssl.SSLContext, browser: ssl.SSLContext, name: str) -> None:
+    """In memory. Raises: ssl.SSLError."""
+    to_server, to_browser = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = browser.wrap_bio(to_browser, to_server, server_hostname=name)
+    other = server.wrap_bio(to_server, to_browser, server_side=True)
+    waiting = [one, other, one, other]
+    for side in waiting:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
