@@ -1,5 +1,6 @@
 #!/bin/sh
-# A rollout node in a container. Told by its arguments, as `join HOST:PORT --pool gpu`, or by its environment:
+# A rollout node in a container, or another role. Told by its arguments, as `join HOST:PORT --pool gpu` or `serve weights
+# ...`; a node also by its environment:
 #   ASTRAFLOW_ADDRESS     HOST:PORT where the run is joined; when no arguments are given
 #   ASTRAFLOW_TOKEN       the join token, from a secret; or
 #   ASTRAFLOW_TOKEN_FILE  a file that holds it (default /run/secrets/astraflow-token, if that is there)

@@ -1,0 +1,292 @@
+"""docker-compose.yml: what it starts can be started, it opens nothing, and the same commands are a run that learns."""
+
+import http.cookiejar
+import json
+import re
+import ssl
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astraflow.access.authority import Authority
+from astraflow.runtime.toml import read_toml
+from maintainer.config import MaintainerConfig
+from maintainer.fleet.config import FleetConfig
+from tests.deploy.composed import ROOT, Composed, compose, depends_on, mounts, seconds
+from tests.words import PROGRAM, parsed
+
+TOKEN = "5f" * 32
+
+FILE = compose()
+SERVICES: dict[str, Any] = FILE["services"]
+ENDS = ("keys", "prepare")
+"""Those that do something once."""
+
+CHECKED = [name for name, service in SERVICES.items() if "healthcheck" in service]
+
+
+def options(name: str) -> dict[str, str]:
+    """What a service is told with `--NAME=VALUE`."""
+    said = [word.removeprefix("--").split("=", 1) for word in SERVICES[name]["command"] if word.startswith("--")]
+    return {given[0]: given[1] for given in said}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_command_is_one_that_there_is_with_options_that_it_has(name: str) -> None:
+    assert parsed(SERVICES[name]["command"]).params
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_each_health_check_asks_that_service_for_itself_with_a_command_that_there_is(name: str) -> None:
+    how, program, *words = SERVICES[name]["healthcheck"]["test"]
+    assert (how, program) == ("CMD", PROGRAM)
+    asked = parsed(words).params
+    assert asked["role"] == name
+    assert asked["address"].removeprefix("https://").split(":")[0] in (name, "localhost")
+    assert asked["address"].endswith(f":{options(name)['port']}")
+
+
+def test_what_others_wait_for_can_come() -> None:
+    for name, service in SERVICES.items():
+        for other, condition in depends_on(service).items():
+            wanted = "service_completed_successfully" if other in ENDS else "service_healthy"
+            assert condition == wanted, f"{name} would wait for {other} for ever, or not at all"
+            assert other in ENDS or other in CHECKED
+
+
+def test_services_are_told_each_others_ports_and_have_certificates_for_their_names() -> None:
+    listening = {name: options(name)["port"] for name in ("weights", "dataflow", "fleet")}
+    addresses = {f"{name}:{port}" for name, port in listening.items()} | {
+        f"dataflow:{options('dataflow')['enroll-port']}"
+    }
+    told = {found for name in SERVICES for found in re.findall(r"\b[a-z]+:\d{4}\b", str(SERVICES[name]["command"]))}
+    assert told == addresses
+    assert {options(name)["advertise"] for name in listening} == set(listening)
+    joining = f"dataflow:{options('dataflow')['enroll-port']}"
+    assert SERVICES["node"]["command"][1] == joining == options("fleet")["join-address"]
+
+
+def test_only_the_page_is_published_and_on_loopback_alone() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    port = options("web")["port"]
+    assert published == {"web": [f"127.0.0.1:{port}:{port}"]}
+    assert not any(service.get("network_mode") == "host" for service in SERVICES.values())
+
+
+def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
+    for name, service in SERVICES.items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not {"privileged", "cap_add", "user", "devices", "pid", "ipc"} & service.keys()
+        folder = "/var/lib/astraflow"
+        for option in ("directory", "public"):
+            path = options(name).get(option, "")
+            writable = [target for target, (_, is_read) in mounts(service).items() if not is_read]
+            assert not path or any(path.startswith(target) for target in writable), f"{name} cannot write {path}"
+        if service.get("environment", {}).get("ASTRAFLOW_HOME", "").startswith(folder):
+            assert folder in mounts(service)
+
+
+def test_volumes_secrets_and_configurations_that_are_used_are_declared_and_all_are_used() -> None:
+    used = {volume for service in SERVICES.values() for volume, _ in mounts(service).values()}
+    assert used == set(FILE["volumes"])
+    assert {secret for service in SERVICES.values() for secret in service["secrets"]} == set(FILE["secrets"])
+    assert {one["source"] for service in SERVICES.values() for one in service.get("configs", [])} == set(
+        FILE["configs"]
+    )
+    assert all((ROOT / given["file"]).is_file() for given in FILE["configs"].values())
+
+
+def test_the_image_has_a_folder_of_its_user_for_each_volume() -> None:
+    """A new volume takes over owner and mode of the folder that it is mounted on; without one it would be root's."""
+    image = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
+    assert image.index("install -d -o astraflow") < image.index("USER 10001")
+    for service in SERVICES.values():
+        for target in mounts(service):
+            assert re.search(rf"install -d -o astraflow[^\n]* {target}\b", image), target
+
+
+def test_only_dataflow_may_write_where_the_keys_are_and_nodes_do_not_see_them() -> None:
+    having = {name: dict(mounts(service).values()) for name, service in SERVICES.items()}
+    assert {name for name, volumes in having.items() if volumes.get("keys") is False} == {"keys", "dataflow"}
+    assert "keys" not in having["node"]
+    assert "ASTRAFLOW_AUTHORITY" not in SERVICES["node"]["environment"]
+
+
+def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
+    keeping = {
+        name: mounts(service)["/var/lib/astraflow"][0]
+        for name, service in SERVICES.items()
+        if "/var/lib/astraflow" in mounts(service)
+    }
+    assert keeping.pop("prepare") == "trainer"  # what it makes, the trainer takes up
+    assert keeping == {name: name for name in keeping}
+    assert keeping.keys() == {"weights", "dataflow", "trainer", "fleet", "web", "maintainer"}
+
+
+def test_no_secret_stands_in_the_file_or_gets_into_the_image() -> None:
+    file = FILE["secrets"]["run-token"]["file"]
+    assert file.startswith("./secrets/")
+    for ignoring in (".gitignore", ".dockerignore"):
+        assert {"secrets", ".env"} <= {line.strip("/") for line in (ROOT / ignoring).read_text().splitlines()}
+    values = {word for service in SERVICES.values() for word in map(str, service.get("environment", {}).values())}
+    assert not [value for value in values if re.fullmatch(r"[\w-]{20,}", value)]
+
+
+def test_a_node_that_drains_is_given_the_time_for_it() -> None:
+    assert seconds(SERVICES["node"]["stop_grace_period"]) > float(options("node")["drain-s"]) + 5
+
+
+def test_what_does_its_work_once_is_not_started_again_and_a_node_that_was_drained_stays_away() -> None:
+    restarts = {name: service["restart"] for name, service in SERVICES.items()}
+    assert {name for name, policy in restarts.items() if policy == "no"} == set(ENDS)
+    assert restarts.pop("node") == "on-failure"
+    assert {policy for name, policy in restarts.items() if name not in ENDS} == {"unless-stopped"}
+
+
+def test_the_files_of_fleet_and_maintainer_are_what_these_take() -> None:
+    fleet = FleetConfig.parse(read_toml(ROOT / FILE["configs"]["fleet"]["file"]), where="")
+    assert fleet.retire_on_stop, "its nodes would be ended with its container, without a word"
+    maintainer = MaintainerConfig.parse(read_toml(ROOT / FILE["configs"]["maintainer"]["file"]), where="")
+    assert maintainer.model["kind"] == "scripted"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Composed]:
+    """With stand-ins for engine and trainer, and without a token yet."""
+    composed = Composed(file=compose({"ASTRAFLOW_RECIPE": "smoke", "ASTRAFLOW_RUN": "evening"}), directory=tmp_path)
+    yield composed
+    composed.kill()
+
+
+def give_token(run: Composed) -> None:
+    """As the head of the file says."""
+    path = run.secret("run-token")
+    path.parent.mkdir(mode=0o700)
+    path.write_text(f"{TOKEN}\n")
+
+
+@pytest.mark.parametrize("name", ["dataflow", "weights", "node"])
+def test_without_the_token_nothing_starts(run: Composed, name: str) -> None:
+    run.start("keys")
+    assert run.processes["keys"].wait() == 0
+    done = run.done(name, str(ROOT / "deploy" / "node" / "entrypoint.sh"), *run.services[name]["command"])
+    assert done.returncode not in (0, 1), done
+    assert str(run.secret("run-token")) in done.stderr
+
+
+def test_without_the_authority_no_service_listens(run: Composed) -> None:
+    give_token(run)
+    done = run.done("weights", PROGRAM, *run.services["weights"]["command"])
+    assert done.returncode == 2
+    assert "holds no certificate authority" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_time(run: Composed) -> None:
+    give_token(run)
+    for name in run.services:
+        run.start(name)
+    run.start("node", copy=2)  # --scale node=2
+    run.until(lambda: steps(run) >= 5, "five steps")
+    run.until(lambda: set(pools(run)) == {"compose"} and len(pools(run)) == 2, "two nodes")
+    run.until(lambda: all(run.is_healthy(name) for name in CHECKED), "every health check")
+    shows_the_run(run)
+    has_a_pool_that_people_change(run)
+    run.until(lambda: "mode propose" in of_the_maintainer(run), "the maintainer has said how it is")
+    before = steps(run)
+    run.until(lambda: steps(run) > before, "it goes on")
+    kept = keys_of(run)
+    codes = run.stop()
+    assert set(codes.values()) == {0}, codes
+    assert not run.left()
+    assert not run.home.exists()
+    assert not list(run.working.iterdir())
+    assert keys_of(run) == kept
+
+
+def of_the_maintainer(run: Composed) -> str:
+    """By the command line; the profile is on."""
+    done = run.done("maintainer", PROGRAM, "maintainer", "status", "--fleet", "fleet:7003")
+    assert done.returncode == 0, done
+    return done.stdout if "a stand-in, no model" in done.stdout else ""
+
+
+def report(run: Composed) -> Any:
+    """By the command of the head of the file."""
+    done = run.done("dataflow", PROGRAM, "report", "dataflow:7001", "--once", "--json")
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
+
+
+def steps(run: Composed) -> int:
+    """Of the trainer."""
+    return int(report(run)["streams"][0]["steps"])
+
+
+def pools(run: Composed) -> list[str]:
+    """Of each node that is ready."""
+    return [node["facts"]["pool"] for node in report(run)["nodes"] if node["state"] == "ready"]
+
+
+def shows_the_run(run: Composed) -> None:
+    """The page: its link logs in, over TLS that the run's authority vouches for."""
+    run.until(lambda: "ready https://" in run.said("web"), "the link")
+    (link,) = re.findall(r"ready (https://localhost:\d+/login\?token=\S+)", run.said("web"))
+    trusted = ssl.create_default_context(cafile=run.volume("public") / "ca.pem")
+    browser = urllib.request.build_opener(
+        urllib.request.HTTPSHandler(context=trusted),
+        urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()),
+    )
+    with browser.open(link) as reply:
+        assert "evening" in reply.read().decode()
+    with browser.open(f"{link.split('/login')[0]}/healthz") as reply:
+        assert json.load(reply)["feed"] == "live"
+
+
+def has_a_pool_that_people_change(run: Composed) -> None:
+    """The fleet service starts a node in its container, which joins with a token of its own."""
+    at = ["--at", "fleet:7003", "--json"]
+    made = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)
+    assert made.returncode == 0, made
+    applied = run.done("fleet", PROGRAM, "fleet", "apply", json.loads(made.stdout)["id"], *at)
+    assert applied.returncode == 0, applied
+    run.until(lambda: "here" in pools(run), "a node of the fleet's")
+
+
+def keys_of(run: Composed) -> dict[str, bytes]:
+    """What must be the same as long as the run lasts."""
+    folders = (run.volume("keys"), run.volume("public"))
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in files if path.name != "revoked.json"}
+
+
+def test_keys_are_made_once_and_only_their_public_halves_can_be_read_by_others(run: Composed) -> None:
+    run.start("keys")
+    assert run.processes["keys"].wait() == 0
+    found = keys_of(run)
+    run.start("keys")
+    assert run.processes["keys"].wait() == 0
+    assert keys_of(run) == found
+    assert Authority.opened(run.volume("keys") / "authority").pin == (run.volume("public") / "ca.hash").read_text()
+    private = [path for path in run.volume("keys").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
+    public = list(run.volume("public").iterdir())
+    assert {path.name for path in public} == {"ca.pem", "ca.hash", "weights.pub"}
+    assert {path.stat().st_mode & 0o777 for path in public} == {0o644}
+
+
+def test_the_lines_that_make_the_token_make_one_that_a_containers_user_can_read(tmp_path: Path) -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    (line,) = re.findall(r"^#\s+(mkdir -m 700 secrets .*)$", text, flags=re.M)
+    subprocess.run(["bash", "-c", f"umask 077; {line}"], cwd=tmp_path, check=True)
+    token = tmp_path / "secrets" / "run-token"
+    assert len(token.read_text().strip()) == 64
+    assert token.stat().st_mode & 0o777 == 0o644
+    assert token.parent.stat().st_mode & 0o777 == 0o700
