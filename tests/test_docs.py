@@ -1,0 +1,118 @@
+"""What the documents say: commands that there are, links and pictures that lead somewhere, files that exist."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.words import PROGRAM, found, options_of, parsed
+
+ROOT = Path(__file__).parents[1]
+
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern))
+
+NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
+"""Bytes of formats that look like some."""
+
+NO_FILES = ("maintainer/mode", "maintainer/proposals/ID/approve", "maintainer/transcript")
+"""Addresses of the page's API that look like some."""
+
+FOLDERS = ("astraflow", "deploy", "docs", "maintainer", "recipes", "tests", "web")
+
+documents = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.M | re.S)
+_INLINE = re.compile(r"`([^`]+)`")
+_COMMAND = re.compile(
+    r"(?:[A-Z_]+=\S* )*(?:claude mcp add astraflow -- |docker compose exec \w+ )?(?:[\w./]*/)?astraflow (.*)"
+)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.*)$", flags=re.M)
+
+
+def blocks(text: str) -> Iterator[str]:
+    """What stands in fences and is typed into a shell."""
+    return (content for language, content in _FENCED.findall(text) if language in ("", "sh", "bash"))
+
+
+def prose(text: str) -> str:
+    """All else."""
+    return _FENCED.sub("", text)
+
+
+def lines_of(block: str) -> list[str]:
+    """Without those that go on in the next."""
+    return block.replace("\\\n", " ").splitlines()
+
+
+def typed(line: str) -> list[str]:
+    """The words after `astraflow`, if it is a command of it; comments and `...` are left out."""
+    matched = _COMMAND.match(line)
+    return [word for word in shlex.split(matched[1], comments=True) if word != "..."] if matched else []
+
+
+@documents
+def test_every_command_in_a_block_is_taken_by_the_command_line(document: Path) -> None:
+    for block in blocks(document.read_text()):
+        for words in filter(None, map(typed, lines_of(block))):
+            assert parsed(words) is not None
+
+
+@documents
+def test_every_command_in_a_sentence_has_the_options_that_it_is_said_to_have(document: Path) -> None:
+    for span in _INLINE.findall(prose(document.read_text())):
+        said = " ".join(span.split())
+        if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS:
+            continue
+        for words in each_of(said.split()[1:]):
+            command, given = found(words)
+            options = {word.split("=")[0] for word in given if word.startswith("--")}
+            assert options <= options_of(command), said
+
+
+@documents
+def test_every_module_and_target_that_is_to_be_run_is_there(document: Path) -> None:
+    text = document.read_text()
+    for module in re.findall(r"python3? -m ([a-z_.]+)", text):
+        if module.split(".")[0] in FOLDERS:
+            place = ROOT.joinpath(*module.split("."))
+            assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.M)
+    for block in blocks(text):
+        for line in lines_of(block):
+            matched = re.match(r"make ([a-z]+)\b", line)
+            assert matched is None or matched[1] in targets, line
+
+
+@documents
+def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
+    for target in _LINK.findall(prose(document.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = document.parent / path if path else document
+        assert place.exists(), target
+        if anchor:
+            assert anchor in map(anchor_of, _HEADING.findall(place.read_text())), target
+
+
+@documents
+def test_every_file_of_the_project_that_is_named_is_there(document: Path) -> None:
+    named = [span for span in _INLINE.findall(prose(document.read_text())) if span.split("/")[0] in FOLDERS]
+    for span in named:
+        if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", span) and span not in NO_FILES:
+            assert (ROOT / span).exists(), span
+
+
+def each_of(words: list[str]) -> list[list[str]]:
+    """`serve web|fleet --port 1` is two commands, `serve ROLE` none in particular."""
+    if words[0] != "serve" or words[1] == "ROLE":
+        return [words] if words[0] != "serve" else []
+    return [["serve", role, *words[2:]] for role in words[1].split("|")]
+
+
+def anchor_of(heading: str) -> str:
+    """As a page's own address has it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
