@@ -37,8 +37,9 @@ EnrollPort = Annotated[
     int, typer.Option(min=0, max=65535, help="With mutual TLS: port where those who join get their certificate.")
 ]
 Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
-
-
+WebDirectory = Annotated[
+    Path | None, typer.Option(help="Where it keeps what must survive a restart; `web` in ASTRAFLOW_HOME by default.")
+]
 Follow = Annotated[
     list[str],
     typer.Option(metavar="HOST:PORT", help="A store or mirror to follow; several in order of preference, one each."),
@@ -185,7 +186,7 @@ def web(
     ] = "",
     all_runs: Annotated[bool, typer.Option("--all-runs", help="Follow all runs of this machine and user.")] = False,
     fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The fleet service to show and steer.")] = None,
-    directory: Directory = Path("web"),
+    directory: WebDirectory = None,
     host: Host = "127.0.0.1",
     port: Port = 0,
     recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
@@ -202,6 +203,7 @@ def web(
     The fleet service is shown the run token, or what ASTRAFLOW_FLEET_TOKEN holds.
     """
     from astraflow.cli.roles import run_web
+    from astraflow.runtime.home import home
 
     more = {
         "fleet": fleet,
@@ -215,7 +217,14 @@ def web(
     token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
     run_web(
-        dataflow=dataflow, directory=directory, host=host, port=port, recipe=recipe, token=token, more=more, flags=flags
+        dataflow=dataflow,
+        directory=directory or home() / "web",
+        host=host,
+        port=port,
+        recipe=recipe,
+        token=token,
+        more=more,
+        flags=flags,
     )
 
 

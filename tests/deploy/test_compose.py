@@ -199,6 +199,8 @@ def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_tim
     run.until(lambda: all(run.is_healthy(name) for name in CHECKED), "every health check")
     shows_the_run(run)
     has_a_pool_that_people_change(run)
+    minted = run.done("dataflow", PROGRAM, "token", "dataflow:7001", "--pool", "gpu", "--json")
+    assert json.loads(minted.stdout)["address"] == run.here("dataflow:7000", {}), minted
     run.until(lambda: "mode propose" in of_the_maintainer(run), "the maintainer has said how it is")
     before = steps(run)
     run.until(lambda: steps(run) > before, "it goes on")

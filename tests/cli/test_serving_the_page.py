@@ -1,0 +1,67 @@
+"""What the page's process is started with."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from astraflow.access.authority import Authority
+from astraflow.cli.main import app
+
+BEYOND = "192.0.2.7"
+"""Of nobody; it is not listened on."""
+
+Serve = Callable[..., dict[str, str]]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """`astraflow serve web` with these words; the options of the process that it would become."""
+
+    def served(*words: str) -> dict[str, str]:
+        became: list[list[str]] = []
+        monkeypatch.setattr(os, "execve", lambda _, command, __: became.append(command))
+        done = CliRunner().invoke(app, ["serve", "web", *words])
+        assert done.exit_code == 0, done
+        ((_, _, program, *given),) = became
+        assert program == "web"
+        return {word: given[place + 1] for place, word in enumerate(given[:-1]) if word.startswith("--")}
+
+    return served
+
+
+def test_it_keeps_what_is_its_own_in_the_users_home_of_astraflow_and_not_where_it_was_typed(
+    serve: Serve, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert serve()["--directory"] == str(own_home / "web")
+    assert not list(tmp_path.iterdir())
+    assert serve("--directory", str(tmp_path / "page"))["--directory"] == str(tmp_path / "page")
+
+
+def test_beyond_loopback_it_has_a_certificate_of_the_runs_authority(serve: Serve, tmp_path: Path) -> None:
+    folder = str(Authority.made(tmp_path / "authority", run="evening").folder)
+    told = serve("--host", BEYOND, "--authority", folder, "--directory", str(tmp_path / "page"))
+    assert told["--tls-certificate"] == told["--tls-key"] == str(tmp_path / "page" / "page.pem")
+    assert Path(told["--tls-key"]).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "certificate"),
+    [
+        (("--host", "127.0.0.1"), None),
+        (("--host", BEYOND, "--behind-proxy", "https://page.example.org"), None),
+        (("--host", BEYOND, "--tls-certificate", "own.pem", "--tls-key", "own.key"), "own.pem"),
+    ],
+)
+def test_it_gets_none_on_loopback_behind_a_proxy_or_beside_one_of_its_own(
+    serve: Serve, tmp_path: Path, words: tuple[str, ...], certificate: str | None
+) -> None:
+    folder = str(Authority.made(tmp_path / "authority", run="evening").folder)
+    assert serve("--authority", folder, *words).get("--tls-certificate") == certificate
+
+
+def test_beyond_loopback_without_an_authority_it_gets_none_and_will_refuse(serve: Serve) -> None:
+    assert "--tls-certificate" not in serve("--host", BEYOND)
