@@ -15,6 +15,7 @@ from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import Actor, Applied, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
+from astraflow.contract.rehearsals import Rehearsal
 from astraflow.runtime.runs import active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 
@@ -89,6 +90,11 @@ def hold(door: Door, pool: str, *, minutes: float, key: str, reason: str) -> Dec
 def kill_switch(door: Door, scope: KillScope, *, key: str, reason: str) -> Decision:
     """Stop changes, or let them go on."""
     return ask(door, lambda client: client.kill_switch(scope, actor=_actor(), key=key or _key(), reason=reason))
+
+
+def rehearse(door: Door, provider: str) -> Rehearsal:
+    """Ask a provider whether it would do its part."""
+    return ask(door, lambda client: client.rehearse(provider, actor=_actor()))
 
 
 def kill_scope(switch: str, *, agents: bool) -> KillScope:

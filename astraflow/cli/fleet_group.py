@@ -180,3 +180,41 @@ def decisions(
     of_pool = fleet_calls.pool_id(pool)
     found = fleet_calls.ask(door, lambda client: client.decisions(pool=of_pool, limit=limit))
     fleet_tables.show(found, fleet_tables.decision_table, as_json=as_json)
+
+
+@fleet.command()
+def providers(
+    at: At = "",
+    as_json: Json = False,
+    token: Token = "",
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """Where machines come from: kinds, the pools that use them, and what the latest test of each found."""
+    from astraflow.cli import fleet_calls, fleet_tables
+
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    found = fleet_calls.ask(door, lambda client: client.providers())
+    fleet_tables.show(found, fleet_tables.provider_table, as_json=as_json)
+
+
+@fleet.command()
+def test(
+    provider: Annotated[str, typer.Argument(help="Name of the provider, as `astraflow fleet providers` lists it.")],
+    at: At = "",
+    as_json: Json = False,
+    token: Token = "",
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """Ask a provider whether it would do its part; nothing is started. Code 1 where a check fails."""
+    from astraflow.cli import fleet_calls, fleet_tables
+
+    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    found = fleet_calls.rehearse(door, provider)
+    fleet_tables.show(found, fleet_tables.rehearsal_table, as_json=as_json)
+    raise typer.Exit(0 if found.is_ok else 1)

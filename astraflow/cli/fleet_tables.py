@@ -22,6 +22,7 @@ from astraflow.contract.fleet import (
     Pool,
     Verdict,
 )
+from astraflow.contract.rehearsals import Check, ProviderFacts, Rehearsal
 
 T = TypeVar("T")
 
@@ -103,6 +104,37 @@ def decision_table(decisions: Sequence[Decision]) -> RenderableType:
         cells = (str(one.ordinal), _moment(one.at), one.kind, one.pool, one.actor.name, one.message, one.reason)
         table.add_row(*(Text(text) for text in cells))
     return table if decisions else Text("nothing was decided yet")
+
+
+def provider_table(providers: Sequence[ProviderFacts]) -> RenderableType:
+    """Where machines come from."""
+    table = Table("provider", "kind", "pools", "latest test", "", box=None, pad_edge=False)
+    for one in providers:
+        stand_ins = f"stand-ins: {', '.join(one.simulated)}" if one.simulated else ""
+        last = Text("not tested yet") if one.last is None else _outcome(one.last)
+        table.add_row(Text(one.name), Text(one.kind), Text(", ".join(one.pools) or "none"), last, Text(stand_ins))
+    return table
+
+
+def rehearsal_table(rehearsal: Rehearsal) -> RenderableType:
+    """What a provider said to each question."""
+    lines = [_check_line(check) for check in rehearsal.checks]
+    return Group(Text(rehearsal.provider, style="bold"), *lines, _outcome(rehearsal))
+
+
+def _check_line(check: Check) -> Text:
+    of_pool = f" for {check.pool}" if check.pool else ""
+    line = Text("  ")
+    line.append("yes" if check.is_ok else "no ", style="green" if check.is_ok else "red")
+    line.append(f" {check.kind.value}{of_pool}: {check.message}")
+    return line.append(f". {check.to_do}", style="bold") if check.to_do else line
+
+
+def _outcome(rehearsal: Rehearsal) -> Text:
+    failed, of_all = sum(1 for check in rehearsal.checks if not check.is_ok), len(rehearsal.checks)
+    text = f"{failed} of {of_all} checks failed" if failed else f"all {of_all} checks passed"
+    when = f", {_moment(rehearsal.began_at)} by {rehearsal.by}"
+    return Text(f"{text}{when}", style="red" if failed else "green")
 
 
 def _pool_cells(pool: Pool, *, now: float) -> tuple[str, ...]:

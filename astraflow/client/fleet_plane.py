@@ -30,6 +30,7 @@ from astraflow.contract.maintenance import (
     TranscriptEntry,
     TranscriptPage,
 )
+from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
 from astraflow.wire.channel import Link, authority_client_tls, dial
 from astraflow.wire.codec_fleet import (
     decode_applied,
@@ -51,10 +52,13 @@ from astraflow.wire.codec_maintenance import (
     encode_entry,
     encode_maintainer_status,
 )
+from astraflow.wire.codec_rehearsals import decode_provider, decode_rehearsal
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 
 TIMEOUT_S = 10.0
+REHEARSAL_S = 60.0
+"""Clouds take their time, and the service gives up before this."""
 
 
 class FleetPlaneClient:
@@ -199,6 +203,19 @@ class FleetPlaneClient:
         reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
         entries = tuple(decode_entry(entry) for entry in reply.entries)
         return TranscriptPage(chain=reply.chain, entries=entries, has_older=reply.has_older)
+
+    async def providers(self) -> tuple[ProviderFacts, ...]:
+        """Those of the configuration, by name, each with its latest rehearsal."""
+        reply = await self._link.call(self._stub.Providers, pb.ProvidersRequest(), timeout_s=TIMEOUT_S)
+        return tuple(decode_provider(provider) for provider in reply.providers)
+
+    async def rehearse(self, provider: str, *, actor: Actor) -> Rehearsal:
+        """Ask a provider whether it would do its part; nothing is started. What it cannot do is in the checks.
+
+        Raises: InvalidInput for one that is not configured, NotPermitted, RateLimited when it was asked too often.
+        """
+        request = pb.RehearseProviderRequest(provider=provider, actor=encode_actor(actor))
+        return decode_rehearsal(await self._link.call(self._stub.RehearseProvider, request, timeout_s=REHEARSAL_S))
 
 
 @asynccontextmanager

@@ -68,6 +68,9 @@ _ENROLL = Rate(burst=300, per_minute=300.0)
 _JOIN = Rate(burst=1000, per_minute=600.0)
 """After a restart of dataflow all nodes of a site come at once; a node by itself joins once a second at most."""
 
+_REHEARSE = Rate(burst=20, per_minute=20.0)
+"""Each is several calls of a cloud's API, which has limits of its own that launches need."""
+
 _SERVICES: Mapping[str, Mapping[str, Route]] = {
     "Enrollment": {"Enroll": _open_to(Role.JOINER, *_READERS, *_LOOKERS, rate=_ENROLL)},
     "NodeData": {
@@ -117,6 +120,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Proposals": _open_to(*_LOOKERS),
         "GetMaintainer": _open_to(*_LOOKERS),
         "Transcript": _open_to(*_LOOKERS),
+        "Providers": _open_to(*_LOOKERS),
         "PlanChange": _open_to(*_CHANGERS),
         "ApplyPlan": _open_to(*_CHANGERS),
         "HoldPool": _open_to(*_CHANGERS),
@@ -124,6 +128,7 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "SetKillSwitch": _open_to(*_CHANGERS),
         "ProposePlan": _open_to(*_CHANGERS),
         "HandOver": _open_to(*_CHANGERS),
+        "RehearseProvider": _open_to(*_CHANGERS, rate=_REHEARSE),
         "RejectPlan": _open_to(Role.OPERATOR),
         "SetMaintainerMode": _open_to(Role.OPERATOR),
         "BeatMaintainer": _open_to(Role.AGENT),

@@ -149,6 +149,11 @@ class SimulatedCloud:
     async def quote(self, spec: LaunchSpec) -> Quote:
         return Quote(usd_per_hour=self._price(spec.tags.pool), launch_delay_s=300.0, source="the scenario")
 
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        if any(fault.kind == "quota" for fault in self._faults(spec.tags.pool)):
+            raise Quota(f"VcpuLimitExceeded: the quota of region {spec.tags.pool} is used up")
+        return f"the scenario would start a machine in {spec.tags.pool}"
+
     async def close(self) -> None:
         return None
 

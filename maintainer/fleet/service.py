@@ -38,6 +38,7 @@ from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.rehearsing import Rehearsals
 from maintainer.fleet.replies import Replies
 from maintainer.fleet.servicer import FleetPlaneServicer
 from maintainer.fleet.switch_file import SwitchFile
@@ -129,6 +130,7 @@ class Service:
             Faults(fleet, replies),
             Proposals(fleet, self._desk),
             Liaison(fleet, self._desk, database),
+            Rehearsals(fleet, self._desk.plans),
             fleet.ledger,
             self._status,
             self._is_due.set,

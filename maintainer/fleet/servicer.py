@@ -31,6 +31,7 @@ from astraflow.wire.codec_maintenance import (
     encode_orders,
     encode_proposal,
 )
+from astraflow.wire.codec_rehearsals import encode_provider, encode_rehearsal
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
 from maintainer.fleet.desk import Desk
@@ -39,6 +40,7 @@ from maintainer.fleet.ledger import Ledger
 from maintainer.fleet.liaison import Liaison
 from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Invalid, ProviderError
+from maintainer.fleet.rehearsing import Rehearsals
 
 MAX_PAGE = 1000
 
@@ -52,6 +54,7 @@ class FleetPlaneServicer(Base):
         faults: Faults,
         proposals: Proposals,
         liaison: Liaison,
+        rehearsals: Rehearsals,
         ledger: Ledger,
         status: Callable[[], FleetStatus],
         on_change: Callable[[], None],
@@ -60,6 +63,7 @@ class FleetPlaneServicer(Base):
         self._faults = faults
         self._proposals = proposals
         self._liaison = liaison
+        self._rehearsals = rehearsals
         self._ledger = ledger
         self._status = status
         self._on_change = on_change
@@ -160,6 +164,13 @@ class FleetPlaneServicer(Base):
             chain=request.chain, wake=request.wake, before=before, limit=_page(request.limit)
         )
         return pb.TranscriptReply(chain=chain, entries=[encode_entry(entry) for entry in entries], has_older=has_older)
+
+    async def Providers(self, request: pb.ProvidersRequest, context: Any) -> pb.ProvidersReply:  # noqa: N802 (the service's name)
+        return pb.ProvidersReply(providers=[encode_provider(provider) for provider in self._rehearsals.providers()])
+
+    async def RehearseProvider(self, request: pb.RehearseProviderRequest, context: Any) -> pb.FleetRehearsal:  # noqa: N802 (the service's name)
+        actor = _own(decode_actor(request.actor))
+        return encode_rehearsal(await self._rehearsals.rehearse(request.provider, actor=actor))
 
 
 def _mutation(message: pb.FleetMutation) -> dict[str, Any]:

@@ -26,7 +26,7 @@ async def read(fleet: RunningFleet, *arguments: str) -> Any:
     """What it says to scripts."""
     ran = await run(fleet, *arguments, "--json")
     assert ran.exit_code == 0, (ran.output, ran.exception)
-    return json.loads(ran.output)
+    return json.loads(ran.stdout)
 
 
 async def test_a_pool_is_looked_at_planned_changed_and_held(tmp_path: Path) -> None:
@@ -77,6 +77,34 @@ async def test_the_kill_switch_is_turned_on_and_off(tmp_path: Path) -> None:
         assert (await read(fleet, "status"))["kill"] == "none"
 
 
+async def test_a_provider_is_listed_and_tested_and_nothing_is_started(tmp_path: Path) -> None:
+    async with running_fleet(tmp_path, nodes=1) as fleet:
+        (before,) = await read(fleet, "providers")
+        assert (before["name"], before["kind"], before["pools"], before["last"]) == ("cloud", "cloud", ["eu"], None)
+        assert "not tested yet" in (await run(fleet, "providers")).output
+        found = await read(fleet, "test", "cloud")
+        assert [(check["kind"], check["pool"], check["is_ok"]) for check in found["checks"]] == [
+            ("list", None, True),
+            ("launch", "eu", True),
+            ("price", "eu", True),
+        ]
+        said = (await run(fleet, "test", "cloud")).output
+        assert "yes launch for eu: a small machine would be started" in said
+        assert "all 3 checks passed" in said
+        assert "all 3 checks passed" in (await run(fleet, "providers")).output
+        assert fleet.parts.states() == {"ready": 1}
+
+
+async def test_a_provider_that_would_not_do_its_part_is_code_1_with_what_would_help(tmp_path: Path) -> None:
+    async with running_fleet(tmp_path, pool={"type": "enormous"}) as fleet:
+        ran = await run(fleet, "test", "cloud")
+        assert ran.exit_code == 1
+        said = " ".join(ran.output.split())
+        assert "no launch for eu: Invalid: no type is called 'enormous'" in said
+        assert "Correct what is named: the provider's table in the fleet's file, or the pool's spec." in said
+        assert "1 of 2 checks failed" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -85,6 +113,7 @@ async def test_the_kill_switch_is_turned_on_and_off(tmp_path: Path) -> None:
         (("plan", "eu", "--target", "1", "--reason", " "), "a plan needs a reason"),
         (("plan", "no pool!", "--target", "1", "--reason", "x"), "is not a name"),
         (("plan", "nowhere", "--target", "1", "--reason", "x"), "no pool is called"),
+        (("test", "nowhere"), "no provider is called 'nowhere'; known: cloud"),
     ],
 )
 async def test_wrong_input_is_told(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -153,6 +153,11 @@ class CloudProvider:
         price = self._price(spec) * (0.4 if spec.is_spot else 1.0)
         return Quote(usd_per_hour=price, launch_delay_s=60.0, source="made up for tests")
 
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        self.fault("launch before")  # what a launch would fail with
+        self._price(spec)
+        return f"a {spec.type or 'small'} machine would be started"
+
     async def lose(self, launch_id: str) -> None:
         """Its machines are gone at once."""
         for machine in self.cloud.find(launch_id):

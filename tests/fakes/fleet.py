@@ -45,7 +45,14 @@ async def running_fleet(
     parts = await build(directory, pool=given, clock=ManualClock(float(int(time.time()))), **changes)
     running = RunningFleet(address="", parts=parts)
     plane = FleetPlaneServicer(
-        parts.desk, parts.faults, parts.proposals, parts.liaison, parts.ledger, lambda: running.status(), lambda: None
+        parts.desk,
+        parts.faults,
+        parts.proposals,
+        parts.liaison,
+        parts.rehearsals,
+        parts.ledger,
+        lambda: running.status(),
+        lambda: None,
     )
     if nodes:
         parts.fleet.observation.take(parts.run.report())

@@ -276,7 +276,7 @@ class FakeCluster:
 
     def _done(self, method: str, resource: str, namespace: str, name: str, query: Json, body: Json) -> Json:
         if method == "POST":
-            return self._create(resource, namespace, body)
+            return self._create(resource, namespace, body, is_dry=query.get("dryRun") == "All")
         if method == "GET" and not name:
             return self._list(resource, namespace, query)
         given = self.objects.get((resource, namespace, name))
@@ -294,7 +294,7 @@ class FakeCluster:
                     405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
                 )
 
-    def _create(self, resource: str, namespace: str, body: Json) -> Json:
+    def _create(self, resource: str, namespace: str, body: Json, *, is_dry: bool) -> Json:
         if namespace and ("namespaces", "", namespace) not in self.objects:
             raise Refused(404, "NotFound", f'namespaces "{namespace}" not found')
         check_fields(resource, body)
@@ -312,6 +312,9 @@ class FakeCluster:
             body["data"] = {**(body.get("data") or {}), **coded}
         if resource == "pods":
             self._admit(body, namespace)
+        if is_dry:  # completed like any other, and not kept
+            body["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp(time.time())}
+            return body
         return self.put(resource, namespace, body)
 
     def _admit(self, pod: Json, namespace: str) -> None:

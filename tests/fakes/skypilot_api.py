@@ -216,6 +216,8 @@ class FakeSkyPilot:
                 self.clusters[name] = self._made(name, task)
                 self._run(self.clusters[name], task)
             self._finish(request, error=error)
+        elif request.body.get("dryrun"):
+            self._finish(request)
         elif known is None:
             self.clusters[name] = self._made(name, task)
         elif known.status == "UP":  # another job on the same machine

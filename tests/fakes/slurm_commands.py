@@ -144,7 +144,7 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
         parser.add_argument(f"--{name}", default="")
     for name in ("nodes", "ntasks"):
         parser.add_argument(f"--{name}", type=int, default=1)
-    for name in ("parsable", "no-requeue", "exclusive"):
+    for name in ("parsable", "no-requeue", "exclusive", "test-only"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -159,6 +159,9 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
     script = Path(said.script)
     if not script.read_text().startswith("#!"):
         raise Refused("sbatch: error: This does not look like a batch script.")
+    if said.test_only:
+        sys.stderr.write(f"sbatch: Job 4711 to start at {stamp(int(time.time()))} using 1 processors on nodes n1\n")
+        return ""
     names = [name for name in said.export.split(",") if name != "NONE"]
     job = {
         "name": said.job_name,

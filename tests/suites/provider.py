@@ -1,4 +1,4 @@
-"""What every provider must do, in about 45 cases. To run them on another one: an adapter, which is a `World`.
+"""What every provider must do, in about 55 cases. To run them on another one: an adapter, which is a `World`.
 
 class TestMyCloud(ProviderSuite):
     @pytest.fixture
@@ -393,6 +393,46 @@ class ProviderSuite:
         assert quote.launch_delay_s > 0
         assert quote.source
         assert await provider.list(world.cluster) == ()
+
+    # Rehearse
+
+    async def test_a_rehearsal_says_something_and_starts_nothing(self, world: World) -> None:
+        provider = await world.provider()
+        said = await provider.rehearse(world.spec())
+        assert len(said) > 8
+        assert CANARY not in said
+        for _ in range(3):
+            await world.pause()
+        assert await provider.list(world.cluster) == ()
+        assert CANARY not in world.spoken()
+
+    async def test_a_rehearsal_is_none_of_what_can_be_launched_later(self, world: World) -> None:
+        provider, launch = await world.provider(), launch_id()
+        await provider.rehearse(world.spec())
+        await provider.launch(world.spec(), launch)
+        await provider.rehearse(world.spec())
+        assert await launches(world, provider) == [launch]
+
+    async def test_rehearsals_at_once_are_as_one(self, world: World) -> None:
+        provider = await world.provider()
+        await asyncio.gather(*(provider.rehearse(world.spec()) for _ in range(4)))
+        assert await provider.list(world.cluster) == ()
+
+    async def test_what_it_has_not_is_refused_in_a_rehearsal(self, world: World) -> None:
+        wrong = needed(world.wrong_spec(), "this world has everything")
+        with pytest.raises(Invalid):
+            await (await world.provider()).rehearse(wrong)
+
+    @pytest.mark.parametrize("error", [Quota, Auth, Invalid])
+    async def test_a_launch_that_would_be_refused_is_refused_in_a_rehearsal(
+        self, world: World, error: type[ProviderError]
+    ) -> None:
+        failing = needed(await world.failing(error), f"this world never answers {error.__name__}")
+        with pytest.raises(error) as caught:
+            await failing.rehearse(world.spec())
+        assert len(str(caught.value)) > 8
+        assert CANARY not in repr(caught.value)
+        assert await launches(world, await world.provider(), wait_for=0) == []
 
     async def test_spot_is_not_dearer(self, world: World) -> None:
         provider = await world.provider()

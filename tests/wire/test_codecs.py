@@ -48,6 +48,7 @@ from astraflow.contract.maintenance import (
 )
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
+from astraflow.contract.rehearsals import Check, ProviderFacts, Rehearsal
 from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
 from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Prompt, Welcome
 from astraflow.contract.trajectories import Episode
@@ -62,6 +63,7 @@ from astraflow.wire import (
     codec_lookups,
     codec_maintenance,
     codec_partials,
+    codec_rehearsals,
     codec_weights,
 )
 from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
@@ -113,6 +115,9 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_fleet, "applied"): (Applied, fleet_plane_pb2.AppliedPlan),
     (codec_fleet, "loss"): (Loss, fleet_plane_pb2.LostNodes),
     (codec_fleet, "decision"): (Decision, fleet_plane_pb2.FleetDecision),
+    (codec_rehearsals, "check"): (Check, fleet_plane_pb2.FleetCheck),
+    (codec_rehearsals, "rehearsal"): (Rehearsal, fleet_plane_pb2.FleetRehearsal),
+    (codec_rehearsals, "provider"): (ProviderFacts, fleet_plane_pb2.FleetProvider),
     (codec_maintenance, "maintainer_status"): (MaintainerStatus, fleet_plane_pb2.FleetMaintainerStatus),
     (codec_maintenance, "orders"): (MaintainerOrders, fleet_plane_pb2.MaintainerOrders),
     (codec_maintenance, "maintainer"): (Maintainer, fleet_plane_pb2.FleetMaintainer),
@@ -147,6 +152,7 @@ def test_no_codec_is_left_out() -> None:
             codec_maintenance,
             codec_lookups,
             codec_partials,
+            codec_rehearsals,
             codec_weights,
         )
         for name, function in inspect.getmembers(module, inspect.isfunction)

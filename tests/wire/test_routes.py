@@ -29,9 +29,9 @@ METHODS = {
 
 READ = (
     "GetReport WatchReport History Trajectories Rewards Groups Events Evaluations WhatIf GetFleet Instances Decisions "
-    "Proposals GetMaintainer Transcript"
+    "Proposals GetMaintainer Transcript Providers"
 )
-POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver"
+POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver RehearseProvider"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",

@@ -1453,3 +1453,163 @@ class TranscriptReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TranscriptReply: _TypeAlias = TranscriptReply  # noqa: Y015
+
+@_typing.final
+class ProvidersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProvidersRequest: _TypeAlias = ProvidersRequest  # noqa: Y015
+
+@_typing.final
+class FleetProvider(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    POOLS_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
+    HAS_SPOT_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    kind: _builtins.str
+    has_spot: _builtins.bool
+    @_builtins.property
+    def pools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def simulated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def last(self) -> Global___FleetRehearsal: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        pools: _abc.Iterable[_builtins.str] | None = ...,
+        simulated: _abc.Iterable[_builtins.str] | None = ...,
+        has_spot: _builtins.bool = ...,
+        last: Global___FleetRehearsal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_spot", b"has_spot", "kind", b"kind", "last", b"last", "name", b"name", "pools", b"pools", "simulated", b"simulated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetProvider: _TypeAlias = FleetProvider  # noqa: Y015
+
+@_typing.final
+class ProvidersReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def providers(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetProvider]: ...
+    def __init__(
+        self,
+        *,
+        providers: _abc.Iterable[Global___FleetProvider] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["providers", b"providers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProvidersReply: _TypeAlias = ProvidersReply  # noqa: Y015
+
+@_typing.final
+class RehearseProviderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    ACTOR_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    @_builtins.property
+    def actor(self) -> Global___FleetActor: ...
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        actor: Global___FleetActor | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "provider", b"provider"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RehearseProviderRequest: _TypeAlias = RehearseProviderRequest  # noqa: Y015
+
+@_typing.final
+class FleetCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    IS_OK_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    TO_DO_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """list, launch, price."""
+    pool: _builtins.str
+    """Empty for what concerns no single pool."""
+    is_ok: _builtins.bool
+    message: _builtins.str
+    to_do: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        is_ok: _builtins.bool = ...,
+        message: _builtins.str = ...,
+        to_do: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_ok", b"is_ok", "kind", b"kind", "message", b"message", "pool", b"pool", "to_do", b"to_do"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetCheck: _TypeAlias = FleetCheck  # noqa: Y015
+
+@_typing.final
+class FleetRehearsal(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    TOOK_S_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    began_at: _builtins.float
+    took_s: _builtins.float
+    by: _builtins.str
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetCheck]: ...
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        began_at: _builtins.float = ...,
+        took_s: _builtins.float = ...,
+        by: _builtins.str = ...,
+        checks: _abc.Iterable[Global___FleetCheck] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "by", b"by", "checks", b"checks", "provider", b"provider", "took_s", b"took_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetRehearsal: _TypeAlias = FleetRehearsal  # noqa: Y015

@@ -131,6 +131,16 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.TranscriptRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.TranscriptReply.FromString,
                 _registered_method=True)
+        self.Providers = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/Providers',
+                request_serializer=fleet__plane__pb2.ProvidersRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.ProvidersReply.FromString,
+                _registered_method=True)
+        self.RehearseProvider = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/RehearseProvider',
+                request_serializer=fleet__plane__pb2.RehearseProviderRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetRehearsal.FromString,
+                _registered_method=True)
 
 
 class FleetPlaneServicer:
@@ -262,6 +272,19 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Providers(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RehearseProvider(self, request, context):
+        """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FleetPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -359,6 +382,16 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     servicer.Transcript,
                     request_deserializer=fleet__plane__pb2.TranscriptRequest.FromString,
                     response_serializer=fleet__plane__pb2.TranscriptReply.SerializeToString,
+            ),
+            'Providers': grpc.unary_unary_rpc_method_handler(
+                    servicer.Providers,
+                    request_deserializer=fleet__plane__pb2.ProvidersRequest.FromString,
+                    response_serializer=fleet__plane__pb2.ProvidersReply.SerializeToString,
+            ),
+            'RehearseProvider': grpc.unary_unary_rpc_method_handler(
+                    servicer.RehearseProvider,
+                    request_deserializer=fleet__plane__pb2.RehearseProviderRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetRehearsal.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -876,6 +909,60 @@ class FleetPlane:
             '/astraflow.v1.FleetPlane/Transcript',
             fleet__plane__pb2.TranscriptRequest.SerializeToString,
             fleet__plane__pb2.TranscriptReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Providers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/Providers',
+            fleet__plane__pb2.ProvidersRequest.SerializeToString,
+            fleet__plane__pb2.ProvidersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RehearseProvider(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.FleetPlane/RehearseProvider',
+            fleet__plane__pb2.RehearseProviderRequest.SerializeToString,
+            fleet__plane__pb2.FleetRehearsal.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,9 @@ class FleetPlaneStub:
     """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked."""
     Transcript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.TranscriptRequest, _fleet_plane_pb2.TranscriptReply]
     """Newest first."""
+    Providers: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProvidersRequest, _fleet_plane_pb2.ProvidersReply]
+    RehearseProvider: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.RehearseProviderRequest, _fleet_plane_pb2.FleetRehearsal]
+    """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started."""
 
 class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
     """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
@@ -195,5 +198,20 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_fleet_plane_pb2.TranscriptRequest, _abc.Awaitable[_fleet_plane_pb2.TranscriptReply]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.TranscriptReply]:
         """Newest first."""
+
+    @_abc_1.abstractmethod
+    def Providers(
+        self,
+        request: _fleet_plane_pb2.ProvidersRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.ProvidersRequest, _abc.Awaitable[_fleet_plane_pb2.ProvidersReply]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.ProvidersReply]: ...
+
+    @_abc_1.abstractmethod
+    def RehearseProvider(
+        self,
+        request: _fleet_plane_pb2.RehearseProviderRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.RehearseProviderRequest, _abc.Awaitable[_fleet_plane_pb2.FleetRehearsal]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetRehearsal]:
+        """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started."""
 
 def add_FleetPlaneServicer_to_server(servicer: FleetPlaneServicer, server: _aio.Server) -> None: ...

@@ -206,16 +206,14 @@ class Provider(Protocol):
     async def quote(self, spec: LaunchSpec) -> Quote:
         """What the instance would cost; starts nothing. Raises: Invalid for a type or region that it has not."""
 
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """What it says to such a launch, for people, as far as it can be asked without one; starts nothing.
+
+        Raises: ProviderError when it would not be let through.
+        """
+
     async def close(self) -> None:
         """Let go of connections. Instances go on."""
-
-
-@runtime_checkable
-class Rehearsing(Protocol):
-    """A provider that can be asked whether a launch would be let through."""
-
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """What it says to that, for people; starts nothing. Raises: ProviderError when it would not be."""
 
 
 @runtime_checkable

@@ -46,6 +46,9 @@ from maintainer.fleet.providers.kubernetes_pod import finished_at, is_finished, 
 
 LAUNCHES_AT_ONCE = 8
 
+REHEARSAL = "rehearsal"
+"""Stands for a launch id, and for a token, in what is only tried."""
+
 _LOOK_S = 0.5
 """Between two looks whether a pod has its place."""
 
@@ -129,6 +132,19 @@ class Kubernetes:
             launch_delay_s=self._options.launch_delay_s,
             source="as configured for the type" if kind.usd_per_hour else "no price is configured",
         )
+
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """Have the API server go all the way with a pod and its secret but for keeping them (`dryRun=All`).
+
+        Admission and quotas are asked, the scheduler is not: whether a machine is free shows with a launch only.
+        """
+        manifest = pod_manifest(self._options, spec, REHEARSAL, now=self._clock.wall())
+        try:
+            pod = await self._api.create_pod(manifest, is_dry=True)
+            await self._api.create_secret(secret_manifest(self._options, pod, REHEARSAL), is_dry=True)
+        except (AlreadyExists, NotFound) as problem:
+            raise Invalid(str(problem)) from None
+        return f"the namespace {self._options.namespace} would take such a pod and its secret"
 
     async def close(self) -> None:
         """Let go of connections."""

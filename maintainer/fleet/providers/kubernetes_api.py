@@ -36,14 +36,14 @@ class KubernetesApi:
         self._lock = threading.Lock()
         self._core: Any = None
 
-    async def create_pod(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns it as it is then. Raises: AlreadyExists."""
-        return await self._call("create_namespaced_pod", what="creating a pod", body=dict(manifest))
+    async def create_pod(self, manifest: Mapping[str, Any], *, is_dry: bool = False) -> dict[str, Any]:
+        """Returns it as it is then. is_dry: everything is checked and nothing kept. Raises: AlreadyExists."""
+        return await self._call("create_namespaced_pod", what="creating a pod", body=dict(manifest), **_dry(is_dry))
 
-    async def create_secret(self, manifest: Mapping[str, Any]) -> None:
+    async def create_secret(self, manifest: Mapping[str, Any], *, is_dry: bool = False) -> None:
         """Raises: AlreadyExists. What the server answers is not repeated: it may quote the secret."""
         what = "creating the secret of a pod"
-        await self._call("create_namespaced_secret", what=what, is_secret=True, body=dict(manifest))
+        await self._call("create_namespaced_secret", what=what, is_secret=True, body=dict(manifest), **_dry(is_dry))
 
     async def pod(self, name: str) -> dict[str, Any]:
         """Raises: NotFound."""
@@ -184,6 +184,10 @@ def refusal(status: int, said: Mapping[str, Any], *, what: str, is_secret: bool 
             return Retry(text)
         case _:
             return Unknown(text)
+
+
+def _dry(is_dry: bool) -> dict[str, Any]:
+    return {"dry_run": "All"} if is_dry else {}
 
 
 def _json(body: bytes | str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ options ask for it, and said so. All that is known of an instance is in its fold
 
 import asyncio
 import math
+import os
 import random
 import sys
 from collections.abc import Iterator, Mapping
@@ -153,8 +154,22 @@ class LocalProcess:
             source="made up in the options (simulated)" if price else "this machine costs nothing",
         )
 
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """See whether the program is there, the folder can be used and there is room."""
+        with _explained():
+            return await asyncio.to_thread(self._rehearse, spec)
+
     async def close(self) -> None:
         """Nothing is held."""
+
+    def _rehearse(self, spec: LaunchSpec) -> str:
+        self._price(spec)
+        program = self._options.program[0]
+        if not os.access(program, os.X_OK) or not Path(program).is_file():
+            raise Invalid(f"{program} cannot be started here: name in `program` what stands before `join ADDRESS`")
+        self._folders.check()
+        room = self._options.max_instances - self._running()
+        return f"this machine would start {program}, and has room for {room} more"
 
     def _launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         self._price(spec)
@@ -175,11 +190,16 @@ class LocalProcess:
         return self._options.types[kind]
 
     def _refuse_some(self, launch_id: str) -> None:
+        self._running()
+        if self._luck(launch_id, "refused").random() < self._options.refused_share:
+            raise Capacity("no machine is free now (simulated: refused_share)")
+
+    def _running(self) -> int:
+        """How many there are. Raises: Quota when it may not be one more."""
         alive = self._folders.running()
         if alive >= self._options.max_instances:
             raise Quota(f"{alive} machines run and max_instances is {self._options.max_instances}")
-        if self._luck(launch_id, "refused").random() < self._options.refused_share:
-            raise Capacity("no machine is free now (simulated: refused_share)")
+        return alive
 
     def _order(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
         options, luck = self._options, self._luck(launch_id, "machine")

@@ -59,6 +59,11 @@ class MachineFolders:
         finally:
             os.close(descriptor)
 
+    def check(self) -> None:
+        """See that a folder can be made here. Raises: OSError."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        tempfile.TemporaryDirectory(prefix=".", dir=self._directory).cleanup()
+
     def order(self, launch_id: str) -> dict[str, Any]:
         """What the machine was made for; empty where there is none."""
         return _read(self._place(launch_id) / ORDER)

@@ -9,7 +9,7 @@ teardown that failed, or what a failed launch left behind, is asked to end again
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,21 @@ from maintainer.fleet.providers.base import (
     ProviderError,
     Quote,
     Retired,
+    Retry,
     State,
     Tags,
     fingerprint,
 )
+from maintainer.fleet.providers.choices import type_name
 from maintainer.fleet.providers.exclusive import exclusive
 from maintainer.fleet.providers.skypilot_api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
 from maintainer.fleet.providers.skypilot_config import SkyPilotOptions
 from maintainer.fleet.providers.skypilot_task import PREFIX, cluster_name, cluster_type, order_of, task_of
 
 KIND = "skypilot"
+
+REHEARSAL = "rehearsal"
+"""Stands for a launch id, a token and a cluster in what is only tried; clusters that are listed have a prefix."""
 
 _RECENT_S = 3600.0
 """A launch that failed is listed so long."""
@@ -152,6 +157,16 @@ class SkyPilot:
             launch_delay_s=self._options.launch_delay_s,
             source="as configured for the type" if kind.usd_per_hour else "no price is configured",
         )
+
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """Have SkyPilot choose a cloud and a machine for the task, and stop there (`dryrun`)."""
+        task = task_of(self._options, replace(spec, token=REHEARSAL), REHEARSAL, now=self._clock.wall())
+        request, limit_s = await self._api.launch(REHEARSAL, task, is_dry=True), self._options.timeout_s
+        try:
+            await self._api.outcome(request, within_s=limit_s)
+        except TimeoutError:
+            raise Retry(f"SkyPilot has not decided within {limit_s:g} s where it would start one") from None
+        return f"SkyPilot finds a cloud for a machine of type {type_name(self._options.types, spec)}"
 
     async def close(self) -> None:
         """Let go of connections."""

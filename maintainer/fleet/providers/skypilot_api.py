@@ -115,9 +115,13 @@ class SkyPilotApi:
         self._timeout_s = timeout_s
         self._client: Any = None
 
-    async def launch(self, cluster: str, task: Mapping[str, Any]) -> str:
-        """Have a cluster made, and its command run; returns the request's id. JSON is YAML."""
-        return await self._submit("/launch", {"task": json.dumps(task), "cluster_name": cluster})
+    async def launch(self, cluster: str, task: Mapping[str, Any], *, is_dry: bool = False) -> str:
+        """Have a cluster made, and its command run; returns the request's id. JSON is YAML.
+
+        is_dry: it is only decided where, and nothing is made.
+        """
+        said = {"task": json.dumps(task), "cluster_name": cluster}
+        return await self._submit("/launch", said | ({"dryrun": True} if is_dry else {}))
 
     async def down(self, cluster: str) -> str:
         """Have a cluster ended; returns the request's id."""
@@ -153,10 +157,14 @@ class SkyPilotApi:
     async def result(self, request: str, *, within_s: float) -> Any:
         """What came of a request; None while it goes on. Raises: what it failed with."""
         try:
-            async with asyncio.timeout(within_s):
-                status, said = await self._send("GET", "/api/get", params={"request_id": request}, is_patient=True)
+            return await self.outcome(request, within_s=within_s)
         except TimeoutError:
             return None
+
+    async def outcome(self, request: str, *, within_s: float) -> Any:
+        """What came of a request. Raises: TimeoutError while it goes on; what it failed with."""
+        async with asyncio.timeout(within_s):
+            status, said = await self._send("GET", "/api/get", params={"request_id": request}, is_patient=True)
         if status == 500 and isinstance(said.get("detail"), dict):
             raise refusal(json.loads(said["detail"].get("error") or "null") or {})
         if status != 200:

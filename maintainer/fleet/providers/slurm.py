@@ -52,6 +52,9 @@ from maintainer.fleet.providers.slurm_jobs import (
 SCRIPT = Path(__file__).with_name("slurm_node.sh")
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 
+REHEARSAL = "rehearsal"
+"""Stands for a launch id in what is only tried."""
+
 LONGEST_COMMENT = 1024
 """Characters: what fits wherever Slurm keeps comments."""
 
@@ -136,6 +139,12 @@ class Slurm:
             launch_delay_s=self._options.launch_delay_s,
             source="as configured for the type" if kind.usd_per_hour else "no price is configured",
         )
+
+    async def rehearse(self, spec: LaunchSpec) -> str:
+        """Have Slurm check the job and estimate its start, without submitting it (`--test-only`)."""
+        sbatch, *arguments = self._sbatch(spec, REHEARSAL, self._type(spec))
+        await self._command("trying a job", [sbatch, "--test-only", *arguments])
+        return f"Slurm would take a job of type {type_name(self._options.types, spec)}"
 
     async def close(self) -> None:
         """Nothing is held."""

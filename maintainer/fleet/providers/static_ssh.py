@@ -183,6 +183,7 @@ class StaticSsh:
 
     async def rehearse(self, spec: LaunchSpec) -> str:
         """Ask each host that a launch might choose; nothing is started. Raises: ProviderError."""
+        self._order(spec, "rehearsal")
         names = self._candidates(spec, "")
         answers = await self._everywhere("look", names)
         for answer in answers.values():

@@ -30,6 +30,7 @@ from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.rehearsing import Rehearsals
 from maintainer.fleet.replies import Replies
 from maintainer.fleet.switch_file import SwitchFile
 from tests import make
@@ -162,6 +163,7 @@ class Parts:
         self.faults = Faults(self.fleet, replies)
         self.proposals = Proposals(self.fleet, self.desk)
         self.liaison = Liaison(self.fleet, self.desk, database)
+        self.rehearsals = Rehearsals(self.fleet, self.desk.plans)
         self.actuator = Actuator(self.fleet, run)
         self.reconciler = Reconciler(self.fleet)
         self.follower = Follower(self.fleet, self.desk)
