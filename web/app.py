@@ -50,6 +50,7 @@ from web.routes import (
     overview,
     palette,
     pools,
+    providers,
     runs,
     settings,
     trajectories,
@@ -59,7 +60,7 @@ from web.routes import (
 
 _OF_RUNS = (launches, runs, trajectories)
 _PAGES = (overview, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
-_MORE_PAGES = (flows, charts, audit, settings)
+_MORE_PAGES = (flows, charts, audit, settings, providers)
 _BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (*(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
 

@@ -25,8 +25,9 @@ from astraflow.contract.fleet import (
     PoolSpec,
 )
 from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.rehearsals import Rehearsal
 from web.accounts.viewer import Viewer
-from web.audit import Deed
+from web.audit import Deed, Facts
 from web.parts import Parts
 from web.roles import MAY, Role
 
@@ -145,6 +146,19 @@ async def lose_nodes(parts: Parts, viewer: Viewer, pool: PoolId, *, share: float
     return await acted(parts, viewer, deed, asked())
 
 
+async def rehearse_provider(parts: Parts, viewer: Viewer, provider: str) -> Rehearsal:
+    """Ask a provider whether it would do its part; nothing is started. Raises: as the fleet plane's `rehearse`."""
+
+    async def asked() -> Rehearsal:
+        return await fleet_of(parts).rehearse(provider, actor=actor_of(viewer))
+
+    def found(rehearsal: Rehearsal) -> Facts:
+        failed = sum(1 for check in rehearsal.checks if not check.is_ok)
+        return {"checks": len(rehearsal.checks), "failed": failed}
+
+    return await acted(parts, viewer, Deed(action="provider.test", target=provider), asked(), found=found)
+
+
 async def acted_once(
     parts: Parts, viewer: Viewer, deed: Deed, asked: Callable[[], Awaitable[str]], *, key: str, asked_for: str
 ) -> str:
@@ -175,15 +189,20 @@ def form_key(*parts: object) -> str:
     return hashlib.blake2b(" ".join(map(str, parts)).encode(), digest_size=12).hexdigest()
 
 
-async def acted(parts: Parts, viewer: Viewer, deed: Deed, asked: Awaitable[T]) -> T:
-    """Await it, enter it in the audit, and look at the fleet again at once."""
+async def acted(
+    parts: Parts, viewer: Viewer, deed: Deed, asked: Awaitable[T], *, found: Callable[[T], Facts] | None = None
+) -> T:
+    """Await it, enter it in the audit, and look at the fleet again at once.
+
+    found: what the audit keeps of the answer, where that is known only then.
+    """
     try:
         answer = await asked
     except AstraFlowError as problem:
         result = "refused" if isinstance(problem, NotPermitted) else "failed"
         await parts.trail.note(viewer.author, replace(deed, result=result, after={"problem": str(problem)}))
         raise
-    await parts.trail.note(viewer.author, deed)
+    await parts.trail.note(viewer.author, replace(deed, after=found(answer)) if found is not None else deed)
     if parts.fleet_poller is not None:
         await parts.fleet_poller.look()
     return answer

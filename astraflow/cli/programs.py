@@ -1,15 +1,15 @@
 """The processes that a recipe's run is made of, as command lines."""
 
-import os
 import sys
 from dataclasses import dataclass
 
 from astraflow.cli.child import Program
+from astraflow.cli.exporting import traces_to
 from astraflow.cli.options import TOKEN
 from astraflow.cli.preparation import unprepared
 from astraflow.cli.rundir import RunDirectory
 from astraflow.recipe import Recipe
-from astraflow.runtime.tracing import TRACES, to_text
+from astraflow.runtime.tracing import TRACES
 
 WEIGHTS, DATAFLOW, WEB, PREPARE, FLEET, MAINTAINER = "weights", "dataflow", "web", "prepare", "fleet", "maintainer"
 """Names of the processes there is one of."""
@@ -191,12 +191,8 @@ class Programs:
         )
 
     def _tracing(self) -> dict[str, str]:
-        """Where spans go; a folder of the recipe's is in the run's."""
-        to = self._recipe.tracing.to
-        if not to or TRACES in os.environ:
-            return {}
-        place = to if "://" in to else str(self._directory.path / to)
-        return {TRACES: to_text(self._recipe.tracing.model_copy(update={"to": place}))}
+        to = traces_to(self._recipe, self._directory.path)
+        return {TRACES: to} if to else {}
 
     def _listening(self) -> list[str]:
         """For services: who is revoked they know without TLS too."""

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from astraflow.access.authority import Authority
+from astraflow.cli.exporting import keda_at, traces_to
 from astraflow.cli.fleet import fleet_values
 from astraflow.cli.maintaining import maintainer_values
 from astraflow.cli.ports import free_ports, is_free
@@ -246,6 +247,8 @@ def run_here(
             enroll=places.enroll,
             is_tls=places.is_tls,
             metrics=places.metrics_url,
+            keda=keda_at(recipe),
+            traces=traces_to(recipe, opened.path),
             fleet=places.fleet if options.has_fleet else "",
         )
         if options.has_fleet:

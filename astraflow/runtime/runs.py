@@ -39,6 +39,10 @@ class RunFacts:
     """Empty for a run that starts its nodes itself."""
     metrics: str = ""
     """Where dataflow serves OpenMetrics; empty for nowhere."""
+    keda: str = ""
+    """`HOST:PORT` where dataflow answers KEDA (port 0 is a free one); empty for nowhere."""
+    traces: str = ""
+    """Where spans go, `TO#SHARE` as ASTRAFLOW_TRACES has it; empty for nowhere."""
 
 
 class RunFolder:

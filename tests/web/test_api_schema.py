@@ -18,10 +18,11 @@ pytestmark = pytest.mark.anyio
 CONFIG = Path(__file__).with_name("schemathesis.toml")
 EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "8")
 """Requests of each kind for each address; a longer run is asked for by hand."""
-LIMIT_S = 59.0
+LIMIT_S = 200.0
+"""It takes a fraction of that; a busy machine is no failure."""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_the_api_does_what_its_document_says_whatever_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,7 +135,7 @@ async def house(
 
 
 async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]]:
-    """A user, a token, a saved view, a plan, a launch, a hold, a fault: what pages are about."""
+    """A user, a token, a saved view, a plan, a launch, a hold, a fault, a test: what pages are about."""
     await admin.post("/settings/users", data={"name": "bob", "role": "operator"})
     await admin.post("/settings/tokens", data={"name": text, "scope": "viewer", "days": "9"})
     await admin.post("/views", data={"name": text, "address": "/nodes"})
@@ -143,6 +143,7 @@ async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]
     await admin.post("/pools/eu/hold", data={"minutes": "30", "reason": text, "key": "walk-hold"})
     lost = await admin.post("/pools/eu/lose", data={"percent": "30", "reason": text, "key": "walk-lose"})
     assert lost.status_code == 303
+    assert (await admin.post("/settings/providers/cloud/test")).status_code == 303
     planned = await admin.post("/pools/eu/plans", data={"target": "5", "reason": text})
     decided = (await admin.get("/api/v1/decisions")).json()["items"]
     return {

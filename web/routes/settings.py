@@ -1,4 +1,4 @@
-"""`/settings`: one's own account, sessions and tokens; for administrators, everybody's, and retention."""
+"""`/settings`: one's own account, sessions and tokens; providers, exporters; for admins, everybody's, and retention."""
 
 from typing import Annotated
 
@@ -8,10 +8,14 @@ from fastapi.responses import Response
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.accounts.viewer import Viewer
 from web.addresses import own_address
+from web.exporters import known_exports
 from web.flash import Flash
 from web.parts import Parts, PartsOf, ViewerOf
+from web.present.exporters import exporters_view
+from web.present.providers import providers_view
 from web.present.settings import need_rows, scopes, session_rows, token_rows, user_rows
 from web.present.shell import shell
+from web.providers import look
 from web.retention import LONGEST_DAYS, SHORTEST_DAYS
 from web.roles import Need, Role, needs
 from web.steering import told
@@ -198,6 +202,12 @@ async def _page(request: Request, parts: Parts, viewer: Viewer) -> Response:
         admins=await accounts.users.admins(),
         days=await parts.retention.days(),
         days_range=(SHORTEST_DAYS, LONGEST_DAYS),
+        providers=providers_view(await look(parts), parts.settings),
+        exporters=exporters_view(
+            await known_exports(parts),
+            parts.settings,
+            own_address=own_address(request.headers["host"], parts.settings),
+        ),
     )
 
 

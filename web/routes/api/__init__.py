@@ -9,11 +9,12 @@ from web.routes.api import (
     maintainer,
     nodes,
     pools,
+    providers,
     reports,
     runs,
     trajectories,
 )
 
 _OF_RUNS = (runs, trajectories, launches)
-_OF_FLEETS = (pools, instances, nodes, decisions, maintainer)
+_OF_FLEETS = (pools, providers, instances, nodes, decisions, maintainer)
 ROUTERS = tuple(module.router for module in (*_OF_FLEETS, flows, reports, *_OF_RUNS, documents))

@@ -13,12 +13,25 @@ from web.present.api import api_view
 from web.present.shell import shell
 from web.problems import Problem
 from web.roles import Need, least_role, need_of, needs
-from web.routes.api import decisions, flows, instances, launches, maintainer, nodes, pools, reports, runs, trajectories
+from web.routes.api import (
+    decisions,
+    flows,
+    instances,
+    launches,
+    maintainer,
+    nodes,
+    pools,
+    providers,
+    reports,
+    runs,
+    trajectories,
+)
 from web.routes.api.terms import PREFIX
 
 router = APIRouter(prefix=PREFIX)
 
-_DOCUMENTED = (pools, instances, nodes, flows, decisions, maintainer, reports, runs, trajectories, launches)
+_OF_FLEETS = (pools, providers, instances, nodes, flows, decisions, maintainer)
+_DOCUMENTED = (*_OF_FLEETS, reports, runs, trajectories, launches)
 
 DESCRIPTION = (
     "Everything that the pages show and do. Show a token (`Authorization: Bearer TOKEN`, made under Settings) or a "

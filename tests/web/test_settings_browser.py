@@ -1,0 +1,71 @@
+"""Testing a provider in a real browser: the answer comes into the page, which stays where it is."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.fleet import running_fleet
+from tests.fakes.web import running_web
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+
+PATIENCE_MS = 20_000
+"""A busy machine is no failure."""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_when_the_page_is_loaded_again(
+    fake: FakeControlPlane, chromium: Browser, tmp_path: Path
+) -> None:
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet", nodes=1) as fleet,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+    ):
+        await web.until_fed()
+        async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+            await page.goto(f"{web.address}/settings")
+            section = page.locator("#providers")
+            button = section.get_by_role("button", name="Test cloud")
+            await expect(button).to_be_visible(timeout=PATIENCE_MS)  # once the fleet service was heard, by itself
+            await expect(section).to_contain_text("Not tested yet")
+            await page.evaluate("window.isSamePage = true")
+            await button.focus()
+            await page.keyboard.press("Enter")
+            await expect(section).to_contain_text("All 3 checks passed", timeout=PATIENCE_MS)
+            await expect(section).to_contain_text("a small machine would be started")
+            assert await page.evaluate("window.isSamePage"), "the page was not loaded anew"
+            await expect(button).to_be_focused()
+            assert fleet.parts.states() == {"ready": 1}
+            await page.reload()
+            await expect(section).to_contain_text("All 3 checks passed")
+            assert complaints.heard == []
+
+
+async def test_without_scripts_it_is_a_form_like_any_other(
+    fake: FakeControlPlane, chromium: Browser, tmp_path: Path
+) -> None:
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet") as fleet,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+    ):
+        await web.until_fed()
+        async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, _, _):
+            button = page.locator("#providers").get_by_role("button", name="Test cloud")
+            for _ in range(40):
+                await page.goto(f"{web.address}/settings")
+                if await button.count():
+                    break
+            await button.click()
+            await expect(page.locator(".flash")).to_contain_text("Cloud: all 3 checks passed", timeout=PATIENCE_MS)
+            await expect(page.locator("#providers")).to_contain_text("All 3 checks passed")
