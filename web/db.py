@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import database
 
+DATABASE, SECRET = "web.sqlite", "web.secret"
 SECRET_BYTES = 32
 
 
@@ -28,13 +29,13 @@ def open_database(directory: Path, url: str = "") -> Database:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        secret = _secret(directory / "web.secret")
+        secret = _secret(directory / SECRET)
     except OSError as problem:
         raise InvalidInput(
             f"the directory {directory} cannot be used: {problem.strerror}; give one that you may write to"
         ) from None
     engine = database.opened(
-        url or f"sqlite:///{directory / 'web.sqlite'}",
+        url or f"sqlite:///{directory / DATABASE}",
         migrations=Path(__file__).parent / "migrations",
         if_broken="free space, mend its permissions, or move it away (it holds accounts, the audit and recorded "
         "charts; the run does not need it)",

@@ -5,6 +5,7 @@ import sys
 
 import typer
 
+from astraflow.cli.audit_group import audit
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
 from astraflow.cli.health import health
@@ -45,6 +46,7 @@ app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
 app.add_typer(fleet, name="fleet")
 app.add_typer(runs, name="runs")
+app.add_typer(audit, name="audit")
 
 
 def main() -> None:
