@@ -72,7 +72,8 @@ async def _verify(database: Database) -> int:
             file=sys.stderr,
         )
         return EXIT_FAILED
-    print(f"The newest hash: {verdict.last_hash}")  # noqa: T201 (the same)
+    if verdict.checked:
+        print(f"The newest hash: {verdict.last_hash}")  # noqa: T201 (the same)
     return 0
 
 

@@ -93,8 +93,8 @@ async def test_a_provider_is_shown_tested_and_audited_and_nothing_is_started(
         assert told == "Cloud: all 3 checks passed"
         after = await providers_section(client, holds="All 3 checks passed")
         assert "by <bdi>admin</bdi>" in after
-        assert "Yes, its machines can be listed: <bdi>1 machine with the tag tests</bdi>" in after
-        assert "Yes, a machine would be started for <bdi>eu</bdi>" in after
+        assert "Can its machines be listed? Yes: <bdi>1 machine with the tag tests</bdi>" in after
+        assert "Would a machine be started for <bdi>eu</bdi>? Yes: <bdi>a small machine would be started</bdi>" in after
         assert "1.00 USD an hour (made up for tests)" in after
         assert fleet.parts.cloud.starts == starts
         (entry,) = await audited(client)
@@ -113,7 +113,7 @@ async def test_a_test_that_fails_says_what_to_do_and_whatever_a_provider_says_st
         told = await flash_of(client, await client.post("/settings/providers/cloud/test"))
         assert told == "Cloud: 1 of 2 checks failed"
         section = await providers_section(client, holds="1 of 2 checks failed")
-        assert "No, a machine would be started for <bdi>eu</bdi>: <bdi>Invalid: no type is called" in section
+        assert "Would a machine be started for <bdi>eu</bdi>? No: <bdi>Invalid: no type is called" in section
         assert "<strong>Correct what is named: the provider's table in the fleet's file" in section
         assert "<script>alert" not in (await client.get("/settings")).text
         (entry,) = await audited(client)

@@ -1,5 +1,6 @@
 """Testing a provider in a real browser: the answer comes into the page, which stays where it is."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -45,7 +46,12 @@ async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_
             await expect(section).to_contain_text("a small machine would be started")
             assert await page.evaluate("window.isSamePage"), "the page was not loaded anew"
             await expect(button).to_be_focused()
+            await expect(section.locator("time")).to_have_text(re.compile("now|ago"))
             assert fleet.parts.states() == {"ready": 1}
+            moment = await section.locator("time").get_attribute("title")
+            fleet.parts.clock.advance(3600.0)
+            await button.press("Enter")
+            await expect(section.locator("time")).not_to_have_attribute("title", moment or "", timeout=PATIENCE_MS)
             await page.reload()
             await expect(section).to_contain_text("All 3 checks passed")
             assert complaints.heard == []

@@ -10,9 +10,9 @@ from web.providers import ProvidersLook
 from web.settings import Settings
 
 QUESTIONS = {
-    CheckKind.LIST: "its machines can be listed",
-    CheckKind.LAUNCH: "a machine would be started",
-    CheckKind.PRICE: "its price is known",
+    CheckKind.LIST: "Can its machines be listed",
+    CheckKind.LAUNCH: "Would a machine be started",
+    CheckKind.PRICE: "Is the price known",
 }
 
 
@@ -125,7 +125,7 @@ def _check_row(check: Check) -> CheckRow:
         question=QUESTIONS[check.kind],
         pool=str(check.pool or ""),
         tone="good" if check.is_ok else "bad",
-        answer="yes" if check.is_ok else "no",
+        answer="Yes" if check.is_ok else "No",
         message=check.message,
         to_do=check.to_do,
     )

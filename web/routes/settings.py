@@ -202,6 +202,7 @@ async def _page(request: Request, parts: Parts, viewer: Viewer) -> Response:
         admins=await accounts.users.admins(),
         days=await parts.retention.days(),
         days_range=(SHORTEST_DAYS, LONGEST_DAYS),
+        now=parts.clock.wall(),
         providers=providers_view(await look(parts), parts.settings),
         exporters=exporters_view(
             await known_exports(parts),
