@@ -100,6 +100,16 @@ async def test_a_pool_grows_and_shrinks_through_the_plane(tmp_path: Path) -> Non
         assert [entry.kind for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
 
 
+async def test_its_providers_are_listed_and_asked_and_start_nothing(tmp_path: Path) -> None:
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        (listed,) = await fleet.providers()
+        assert (listed.name, listed.kind, listed.pools) == ("machine", "local_process", (LOCAL,))
+        found = await fleet.rehearse("machine", actor=OTTO)
+        assert (found.is_ok, found.by) == (True, OTTO.name)
+        assert [check.message for check in found.checks if "USD an hour" in check.message]
+        assert nodes(await fleet.status()) == {}
+
+
 async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:
     async with service(tmp_path, config(retire_on_stop=False)) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
