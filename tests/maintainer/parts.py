@@ -8,29 +8,12 @@ from typing import Any
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.fleet import (
-    Actor,
-    Applied,
-    Decision,
-    FleetStatus,
-    Instance,
-    LaunchId,
-    Plan,
-    PlanId,
-    PlanRequest,
-    PoolSpec,
-)
+from astraflow.contract.fleet import Decision, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import Maintainer as AsFleetKnows
-from astraflow.contract.maintenance import (
-    MaintainerMode,
-    MaintainerOrders,
-    MaintainerStatus,
-    Proposal,
-    TranscriptEntry,
-)
+from astraflow.contract.maintenance import MaintainerMode, TranscriptEntry
 from astraflow.contract.reports import Report
 from maintainer.config import MaintainerConfig
+from maintainer.evals.desk_fleet import DeskFleet
 from maintainer.fleet.ledger import Changes
 from maintainer.fleet.records import PoolRecord
 from maintainer.llm.base import Llm, ModelFailed, Part, Reply, Request, Usage
@@ -46,78 +29,6 @@ from tests.maintainer.fleet.parts import OTTO, POOL, Parts, build, spec
 
 OTHER = PoolId("us")
 KEY = b"a key of names.."
-
-
-class DeskFleet:
-    """The fleet plane without a wire."""
-
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.proposing = parts.proposals
-        self.liaison = parts.liaison
-        self.is_away = False
-        self.kept: list[TranscriptEntry] = []
-
-    def _check(self) -> None:
-        if self.is_away:
-            raise Unavailable("the fleet service is away")
-
-    async def status(self) -> FleetStatus:
-        self._check()
-        return self.parts.fleet.status(last_sweep_at=None, troubles=())
-
-    async def instances(
-        self, *, pool: PoolId | None = None, with_gone: bool = False, before: LaunchId | None = None, limit: int = 1000
-    ) -> tuple[Instance, ...]:
-        self._check()
-        found, _ = await self.parts.ledger.instances(
-            pool=pool or "", with_gone=with_gone, before=before or "", limit=limit
-        )
-        return tuple(record.instance for record in found)
-
-    async def decisions(
-        self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
-    ) -> tuple[Decision, ...]:
-        self._check()
-        return (await self.parts.ledger.decisions(pool=pool or "", before=before, limit=limit))[0]
-
-    async def plan(self, request: PlanRequest) -> Plan:
-        self._check()
-        return await self.parts.desk.plans.make(request)
-
-    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
-        self._check()
-        return await self.parts.desk.apply(plan, key=key, approver=approver)
-
-    async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
-        self._check()
-        return await self.proposing.propose(plan, actor=actor, key=key, reason=reason)
-
-    async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        self._check()
-        return await self.parts.desk.hold(pool, minutes=minutes, actor=actor, key=key, reason=reason)
-
-    async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
-        self._check()
-        return await self.parts.desk.escalate(severity, actor=actor, key=key, reason=reason)
-
-    async def hand_over(
-        self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
-    ) -> Decision:
-        self._check()
-        return await self.liaison.hand_over(message, pool=pool or "", actor=actor, key=key, reason=reason)
-
-    async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = 10.0) -> MaintainerOrders:
-        self._check()
-        return self.liaison.beat(status)
-
-    async def maintainer(self) -> AsFleetKnows:
-        self._check()
-        return self.liaison.view()
-
-    async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
-        self._check()
-        return await self.liaison.keep(chain, entries)
 
 
 class Dataflow:
@@ -190,7 +101,7 @@ class Scene:
 
     async def mode(self, mode: MaintainerMode) -> None:
         """People set it."""
-        await self.fleet.liaison.set_mode(mode, actor=OTTO, key=f"mode-{self.clock.wall()}-{mode}", reason="a test")
+        await self.parts.liaison.set_mode(mode, actor=OTTO, key=f"mode-{self.clock.wall()}-{mode}", reason="a test")
         await self.maintainer.beat()
 
     async def journal(self, kind: str) -> list[Decision]:
@@ -227,7 +138,7 @@ async def scene(
     for pool in given[1:]:
         record = PoolRecord(spec=pool, version=1, target=0)
         await parts.ledger.change(lambda _, record=record: (Changes(pools=(record,)), None))  # type: ignore[misc]  # bound at once
-    fleet, dataflow, posted = DeskFleet(parts), Dataflow(parts), []
+    fleet, dataflow, posted = DeskFleet(parts.fleet, parts.desk, parts.proposals, parts.liaison), Dataflow(parts), []
 
     async def post(url: str, body: Any) -> int:
         posted.append({"url": url, **body})

@@ -105,7 +105,7 @@ async def test_in_propose_mode_a_person_decides(tmp_path: Path) -> None:
         here.dataflow.advice = (too_few(4),)
         await here.pass_time(110.0)
         assert await here.size() == 4
-        (proposal,), _ = await here.fleet.proposing.page(only_waiting=True, before="", limit=9)
+        (proposal,), _ = await here.parts.proposals.page(only_waiting=True, before="", limit=9)
         assert (proposal.state, proposal.plan.target) == (ProposalState.WAITING, 6)
         assert len(await here.journal("propose")) == 1
         await here.parts.desk.apply(proposal.plan.id, key="yes", approver=OTTO)
@@ -389,7 +389,7 @@ async def test_the_copy_at_the_fleet_service_is_the_same(tmp_path: Path) -> None
         here.dataflow.advice = (too_few(4),)
         await here.pass_time(110.0)
         await here.maintainer._mirror.push()
-        _, copied, has_older = await here.fleet.liaison.page(chain="", wake="", before=None, limit=1000)
+        _, copied, has_older = await here.parts.liaison.page(chain="", wake="", before=None, limit=1000)
         assert (list(reversed(copied)), has_older) == (here.entries(), False)
 
 
