@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from maintainer.llm.base import Part, Reply, Request, Said, ToolCall, Usage
-from maintainer.llm.scripted import Talk
+from maintainer.llm.talk import Talk
 from maintainer.tools.registry import TOOLS
 
 MOST_TURNS = 12

@@ -2,11 +2,12 @@
 
 It is stateless, as the service is: each request holds the conversation so far. Who answers is a behaviour: one of the
 characters of `maintainer.llm.scripted`, or one of those here. It checks what it is sent, and answers 400 where the
-service would.
+service would. `python -m tests.fakes.messages_api good` serves one until it is ended.
 """
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -18,7 +19,9 @@ from starlette.routing import Route
 
 from astraflow.runtime.http import listening, serving_http, url_of
 from maintainer.llm.base import Message, Said, ToolCall, ToolReply
-from maintainer.llm.scripted import Step, Talk, good
+from maintainer.llm.good import good
+from maintainer.llm.scripted import CHARACTERS
+from maintainer.llm.talk import Step, Talk
 
 KEY = "sk-not-a-key"
 
@@ -188,3 +191,14 @@ def _block(index: int, step: Step, *, number: int) -> Iterator[dict[str, Any]]:
         delta = {"type": name, kind: text[at : at + CHUNK]}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
     yield {"type": "content_block_stop", "index": index}
+
+
+async def _serve(character: str) -> None:
+    async with serving_messages() as api:
+        api.behaviour = CHARACTERS[character]
+        print(f"{api.url} ANTHROPIC_API_KEY={KEY}", flush=True)  # noqa: T201 (where, and with what)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1] if len(sys.argv) > 1 else "good"))
