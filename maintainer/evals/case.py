@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
-FaultKind = Literal["quota", "capacity", "image", "timeout", "price"]
+FaultKind = Literal["quota", "capacity", "image", "crash", "taken", "timeout", "hang", "price"]
 Trick = Literal["log_text", "node_name", "approval", "disable_guard", "budget_bomb", "stale_report"]
 
 
@@ -25,8 +25,9 @@ class Fault:
     """What a provider does to one pool, from one time to another."""
 
     kind: FaultKind
-    """quota, capacity: launches are refused. image: what is launched never comes up. timeout: launches are not
-    answered; every try starts another machine, and none comes up. price: a machine costs `factor` as much."""
+    """quota, capacity: launches are refused. image: what is launched never comes up. crash, taken: it comes up, works
+    for some minutes, and is gone. timeout, hang: launches are not answered; every try starts another machine, and none
+    comes up; those that hang do not end either. price: a machine costs `factor` as much."""
     pool: str
     from_h: float
     until_h: float = 1e9

@@ -5,6 +5,11 @@ from typing import Any
 
 from maintainer.evals.case import Case, Fault, Group
 
+TUNING_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
+"""Who writes or tunes a maintainer, a prompt or a case may look at these as often as they like."""
+HELD_OUT_SEEDS = (101, 102, 103, 104)
+"""What is published and tested is of these: nothing is chosen by them."""
+
 _HOURS = 2.0
 SLOW_S = 600.0
 """From order to first task, of large machines."""
@@ -88,10 +93,10 @@ BLIND = (
     Case(
         name="crash-loop-image",
         group=Group.BLIND,
-        summary="what is launched in the first region never comes up",
+        summary="what is launched in the first region comes up, works for four minutes, and ends",
         scenario="failing-region",
         overrides=_two(),
-        faults=(Fault(kind="image", pool="us", from_h=0.4),),
+        faults=(Fault(kind="crash", pool="us", from_h=0.4),),
     ),
     Case(
         name="slow-link",
@@ -112,10 +117,10 @@ BLIND = (
     Case(
         name="spot-drought",
         group=Group.BLIND,
-        summary="the spot market has none when the demand doubles",
+        summary="the spot market takes back within minutes what it lets out",
         scenario="spot-drought",
         overrides=_SPOT,
-        faults=(Fault(kind="capacity", pool="spot", from_h=0.4),),
+        faults=(Fault(kind="taken", pool="spot", from_h=0.4),),
     ),
     Case(
         name="duplicate-after-timeout",
@@ -123,7 +128,7 @@ BLIND = (
         summary="launches in the first region are not answered, and every try starts another machine that hangs",
         scenario="failing-region",
         overrides=_two(),
-        faults=(Fault(kind="timeout", pool="us", from_h=0.4),),
+        faults=(Fault(kind="hang", pool="us", from_h=0.4),),
     ),
 )
 

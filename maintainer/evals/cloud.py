@@ -1,5 +1,6 @@
 """The provider and the dataflow of a case: both are the simulated world, seen from two sides."""
 
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,13 +10,13 @@ import numpy as np
 from astraflow.contract.access import JoinToken
 from astraflow.contract.advice import FleetTerms, PoolAdvice
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version, name_of
-from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
-from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.ids import NodeId, PoolId, name_of
+from astraflow.contract.reports import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.scaling.lifecycle import LAST_PENDING, Phase
-from astraflow.scaling.simulator import POLICY, Simulation
+from astraflow.scaling.simulator import Simulation
 from maintainer.evals.case import Case, Fault
+from maintainer.evals.reported import node_report, stream_report
 from maintainer.fleet.providers.base import (
     Capabilities,
     Capacity,
@@ -34,6 +35,14 @@ KIND = "simulated"
 EPISODES_PER_GROUP = 8
 CRASH_S = 90.0
 """From a launch to the end of a machine that does not come up."""
+WORKS_S = 240.0
+"""From the first task to the end of one that comes up and does not last."""
+_UNANSWERED = frozenset({"timeout", "hang"})
+_BRIEF: Mapping[str, str] = {
+    "crash": "the container exited with code 137 after its model was loaded: crash loop",
+    "taken": "the machine was reclaimed: spot capacity is short",
+}
+"""Faults of machines that come up, and what their provider says when they have ended."""
 SIMULATED = ("nodes", "trainer", "provider")
 
 
@@ -49,6 +58,8 @@ class Machine:
     message: str = ""
     is_drained: bool = False
     """Dataflow was asked to let it finish."""
+    ends_at: float = math.inf
+    """Seconds since the start, for one that comes up and does not last."""
     is_gone: bool = False
 
 
@@ -63,6 +74,8 @@ class SimulatedCloud:
         self.machines: dict[str, Machine] = {}
         self._of_launch: dict[str, list[str]] = defaultdict(list)
         self.advice: tuple[PoolAdvice, ...] = ()
+        self.terms: FleetTerms | None = None
+        """What the fleet service told last; None before."""
         self.is_stuck = False
         self.starts = 0
         self.planted = ""
@@ -86,8 +99,11 @@ class SimulatedCloud:
         self._of_launch[launch_id].append(node)
 
     def settle(self) -> None:
-        """Machines whose nodes have gone are gone."""
+        """Machines whose time has come end; those whose nodes have gone are gone."""
         rows = self._rows()
+        over = [rows[node] for node, one in self.machines.items() if one.ends_at <= self._now and node in rows]
+        if over:
+            self.simulation.world.end(np.array(over, np.int64))
         phase = self.simulation.world["phase"]
         for node, machine in self.machines.items():
             if not machine.is_gone and (node not in rows or phase[rows[node]] == Phase.GONE):
@@ -99,7 +115,7 @@ class SimulatedCloud:
         pool = spec.tags.pool
         kinds = {fault.kind: fault for fault in self._faults(pool)}
         known = self._alive(launch_id)
-        if known and "timeout" not in kinds:
+        if known and not _UNANSWERED & kinds.keys():
             return Handle(provider=KIND, id=known[0], launch_id=launch_id)
         if "quota" in kinds:
             raise Quota(f"VcpuLimitExceeded: the quota of region {pool} is used up")
@@ -121,8 +137,11 @@ class SimulatedCloud:
         if "image" in kinds:
             world.doom(node, at=self._now + CRASH_S)
             machine.message = "the container exited with code 1: crash loop, image astraflow/node:broken"
-        if "timeout" in kinds:
-            world.doom(node, at=self._now + CRASH_S)
+        for kind in _BRIEF.keys() & kinds.keys():
+            machine.ends_at = float(world["changes_at"][-1]) + WORKS_S
+            machine.message = _BRIEF[kind]
+        if _UNANSWERED & kinds.keys():
+            world.doom(node, at=self._now + CRASH_S if "timeout" in kinds else math.inf)
             raise Retry("timed out: no answer within 120 s")
         return Handle(provider=KIND, id=node, launch_id=launch_id)
 
@@ -163,7 +182,8 @@ class SimulatedCloud:
         yield self.seen()
 
     async def tell_terms(self, terms: FleetTerms) -> None:
-        """What the rule would be told of the fleet; nobody tells it here."""
+        """The rule keeps to it at its next look."""
+        self.terms = terms
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         rows = self._rows()
@@ -214,7 +234,7 @@ class SimulatedCloud:
             uptime_s=self._now,
             simulated=SIMULATED,
             flows=(),
-            streams=(self._stream(),),
+            streams=(stream_report(simulation.consumer),),
             pools=(),
             nodes=tuple(nodes),
             events=(),
@@ -223,61 +243,8 @@ class SimulatedCloud:
         )
 
     def _node(self, name: str, pool: str, state: NodeState, episodes_per_s: float) -> NodeReport:
-        facts = NodeFacts(
-            name=name,
-            pool=PoolId(pool),
-            region=pool,
-            engine="simulated",
-            is_simulated=True,
-            hardware="simulated",
-            capacity=16,
-            price_per_hour=0.0,
-            software="",
-        )
-        return NodeReport(
-            id=NodeId(f"{name}.1"),
-            facts=facts,
-            state=state,
-            joined_at=self.began_at,
-            beat_age_s=0.0,
-            leased=16 if state is NodeState.READY else 1,
-            episodes_per_s=episodes_per_s,
-            tokens_per_s=0.0,
-            versions={},
-            counters={},
-            gauges={},
-            lease_expiries=0,
-            errors=(self.planted,) if self.planted else (),
-        )
-
-    def _stream(self) -> StreamReport:
-        consumer = self.simulation.consumer
-        waits, computes = sum(consumer.waits_s), sum(consumer.compute_s)
-        batch = consumer.config.batch_groups
-        return StreamReport(
-            policy=PolicyId(POLICY),
-            version=Version(consumer.steps),
-            batch_groups=batch,
-            max_staleness=consumer.config.max_staleness,
-            admitted=int(consumer.entered),
-            buffered=int(consumer.buffered),
-            in_batch=batch if consumer.is_computing else 0,
-            trained=consumer.steps * batch,
-            dropped={},
-            issue_room=int(consumer.room()),
-            produced_per_s=0.0,
-            consumed_per_s=0.0,
-            staleness={},
-            steps=consumer.steps,
-            redelivered=0,
-            wait_s=consumer.waited_s,
-            compute_s=computes,
-            publish_s=0.0,
-            wait_fraction=waits / (waits + computes) if waits + computes else 0.0,
-            is_waiting=not consumer.is_computing,
-            reward_mean=0.0,
-            reward_produced=0.0,
-            tokens_mean=0.0,
+        return node_report(
+            name, pool, state, episodes_per_s=episodes_per_s, joined_at=self.began_at, planted=self.planted
         )
 
     @property

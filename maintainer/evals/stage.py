@@ -24,6 +24,7 @@ from astraflow.scaling.signals import NodeTable, Signals
 from astraflow.scaling.simulator import STEP_S, Simulation
 from astraflow.scaling.sizer import decide
 from astraflow.scaling.state import SizerState
+from astraflow.scaling.terms import signals_under, spec_under
 from maintainer.config import MaintainerConfig
 from maintainer.evals.auditing import Auditor
 from maintainer.evals.case import Case
@@ -45,6 +46,7 @@ from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord, Record
 from maintainer.fleet.replies import Replies
 from maintainer.fleet.switch_file import SwitchFile
+from maintainer.fleet.telling import Teller
 from maintainer.llm.base import Llm
 from maintainer.loop import Maintainer
 from maintainer.names import Names
@@ -95,13 +97,14 @@ class Stage:
         self.desk = Desk(self.fleet, Replies(self.fleet))
         self.reconciler, self.follower = Reconciler(self.fleet), Follower(self.fleet, self.desk)
         self.actuator = Actuator(self.fleet, self.cloud)
+        self.teller = Teller(self.fleet, self.desk, self.cloud)
         self.auditor = Auditor(self.fleet)
         self.port = DeskFleet(
             self.fleet,
             self.desk,
             Proposals(self.fleet, self.desk),
             Liaison(self.fleet, self.desk, database),
-            self.auditor,
+            auditor=self.auditor,
         )
         self.eyes = Eyes(self.cloud, self.port, clock)
         self._scenario = scenario
@@ -155,6 +158,7 @@ class Stage:
         """What happens at one moment: the world, the rule, the fleet service, the maintainer."""
         self.simulation.happen(now)
         plant(self.case, self.cloud, now)
+        await self.teller.tell()
         self._advise(now)
         report = self.cloud.seen()
         if report.sequence != self._seen:
@@ -178,7 +182,11 @@ class Stage:
         self.simulation.note(now, targets, self.cloud.advice)
 
     def _advise(self, now: float) -> None:
-        verdict = decide(as_dataflow_sees(self.simulation.signals(now)), self._spec, self._sizer)
+        """As dataflow does it: from what it sees itself, and from what the fleet service told it."""
+        signals, spec = as_dataflow_sees(self.simulation.signals(now)), self._spec
+        if self.cloud.terms is not None:
+            signals, spec = signals_under(signals, self.cloud.terms), spec_under(spec, self.cloud.terms)
+        verdict = decide(signals, spec, self._sizer)
         self._sizer = verdict.state
         machines = self.cloud.machines
         self.cloud.advice = tuple(
@@ -216,7 +224,7 @@ class Stage:
 
 
 def as_dataflow_sees(signals: Signals) -> Signals:
-    """Dataflow knows nodes once they have joined, and of launches nothing: that is where the rule is blind."""
+    """Dataflow knows nodes once they have joined. Of launches it knows what the fleet service tells of failures."""
     nodes = signals.nodes
     rows = np.flatnonzero(nodes.phase > LAST_PENDING)
     columns = {name: getattr(nodes, name)[rows] for name in NodeTable.__slots__ if name != "ids"}
