@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import EXIT_FAILED, exit_code, run_process
 from astraflow.runtime.toml import read_toml
 from maintainer.config import MaintainerConfig
+from maintainer.evals.arguments import add_arguments
 from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
 from maintainer.replay import replayed
 from maintainer.service import built, serve
@@ -183,39 +183,11 @@ def _mcp(chosen: argparse.Namespace) -> int:
 
 
 def _evaluate(chosen: argparse.Namespace) -> int:
-    """The scripted characters without a configuration; the model of one with it."""
-    from maintainer.evals.cases import CASES
-    from maintainer.evals.leaderboard import line, table, write
-    from maintainer.evals.running import all_scored
-    from maintainer.evals.scoring import Score
-    from maintainer.llm.models import models
-    from maintainer.llm.scripted import CHARACTERS
+    """The scripted characters without a configuration or a model; one model with it."""
+    from maintainer.evals.command import evaluate
 
     logs.configure(level="CRITICAL")
-    unknown = [name for name in chosen.case if name not in CASES]
-    if unknown:
-        raise InvalidInput(f"no case is called {unknown[0]!r}: {', '.join(CASES)}")
-    cases = [CASES[name] for name in chosen.case or CASES]
-    given = [read_config(chosen.config).model] if chosen.config else []
-    specs = given or [{"kind": "scripted", "character": name} for name in CHARACTERS]
-    scores: dict[str, tuple[Score, ...]] = {}
-    lines = []
-    for spec in specs:
-        model = models.build(spec)  # each case has a fresh one; this one is for its name
-        name, is_simulated = model.model, model.is_simulated
-        asyncio.run(model.close())
-        scores[name] = asyncio.run(
-            all_scored(lambda spec=spec: models.build(spec), cases=cases, on_score=_told)  # type: ignore[misc]
-        )
-        lines.append(line(name, is_simulated=is_simulated, scores=scores[name]))
-    write(chosen.output, lines, scores)
-    print(f"\n{table(lines)}\nwritten to {chosen.output}")  # noqa: T201 (its output)
-    return 0
-
-
-def _told(score: Any) -> None:
-    said = "; ".join(score.objections) or "passes"
-    print(f"{score.case:26s} J {score.ratio:.3f} of the rule's  {said}", flush=True)  # noqa: T201 (its output)
+    return evaluate(chosen, read_config(chosen.config).model if chosen.config else None)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -245,8 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")
-    evaluate.add_argument("--case", action="append", default=[], help="one case; all by default")
-    evaluate.add_argument("--output", type=Path, default=Path("leaderboard.json"), help="JSON; a table beside it")
+    add_arguments(evaluate)
     replay = commands.add_parser("replay", help="judge the plans of a transcript again")
     replay.add_argument("file", type=Path)
     return parser

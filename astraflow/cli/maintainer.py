@@ -88,17 +88,49 @@ def replay(file: Annotated[Path, typer.Argument(help="A transcript.jsonl.")]) ->
 @maintainer.command(name="eval")
 def evaluate(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file with a [model]; the scripted characters by default.")
+        Path | None, typer.Argument(help="TOML file with a model; the scripted characters by default.")
     ] = None,
+    model: Annotated[str, typer.Option(help="Name of one behind the Messages API, in place of a file.")] = "",
+    kind: Annotated[str, typer.Option(help="Of --model: messages_api or chat_completions.")] = "messages_api",
+    base_url: Annotated[str, typer.Option(help="Of --model: another address of the service.")] = "",
+    prices: Annotated[str, typer.Option(metavar="IN,OUT", help="Of --model: US dollars for a million tokens.")] = "",
+    is_stand_in: Annotated[
+        bool, typer.Option("--stand-in", help="What answers is no model: the leaderboard says so.")
+    ] = False,
     case: Annotated[list[str], typer.Option(help="One case; all 24 by default.")] = [],  # noqa: B006 (typer copies it)
-    output: Annotated[Path, typer.Option(help="JSON; a table in Markdown is put beside it.")] = Path(
+    seeds: Annotated[int | None, typer.Option(help="How many of the held-out seeds; all by default.")] = None,
+    is_tuning: Annotated[
+        bool, typer.Option("--tuning", help="The seeds that may be looked at while tuning, instead.")
+    ] = False,
+    encounters: Annotated[
+        int | None, typer.Option(help="Short ones, with a model that calls by chance; 200 by default.")
+    ] = None,
+    usd_max: Annotated[
+        float | None, typer.Option(help="US dollars of each model: then it ends, and what was played is written.")
+    ] = None,
+    minutes_max: Annotated[float | None, typer.Option(help="The same for time.")] = None,
+    output: Annotated[Path, typer.Option(help="JSON; tables in Markdown are put beside it.")] = Path(
         "leaderboard.json"
     ),
 ) -> None:
     """Score a model against the rule, in simulated runs over the real guard. A hosted one needs its key."""
     from astraflow.cli.roles import run_maintainer
 
-    arguments = ["--output", str(output), *(part for name in case for part in ("--case", name))]
+    given = {
+        "--model": model,
+        "--kind": kind,
+        "--base-url": base_url,
+        "--prices": prices,
+        "--output": output,
+        "--seeds": seeds,
+        "--encounters": encounters,
+        "--usd-max": usd_max,
+        "--minutes-max": minutes_max,
+    }
+    arguments = [part for name, value in given.items() if value not in (None, "") for part in (name, str(value))]
+    arguments += [part for name in case for part in ("--case", name)]
+    arguments += ["--stand-in"] if is_stand_in else []
+    arguments += ["--tuning"] if is_tuning else []
     run_maintainer("eval", None, config=config, arguments=arguments)
 
 

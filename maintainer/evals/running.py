@@ -1,13 +1,12 @@
-"""Runs cases with a maintainer, and the rule alone beside it."""
+"""Plays cases with a maintainer, and the rule alone beside it."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from maintainer.evals.case import Case
-from maintainer.evals.cases import CASES
-from maintainer.evals.scoring import Played, Score, played, used
+from maintainer.evals.scoring import Duel, Played, played
 from maintainer.evals.stage import Stage, maintained, staged
+from maintainer.evals.usage import used
 from maintainer.llm.base import Llm
 from maintainer.transcript import read
 
@@ -20,8 +19,8 @@ async def rule_alone(case: Case) -> Played:
             return played(course, priced_node_s=stage.priced_node_s, duplicates=_left_over(stage))
 
 
-async def scored(case: Case, llm: Llm, *, rule: Played | None = None) -> Score:
-    """A case with a maintainer. rule: of the same case, when it is known."""
+async def dueled(case: Case, llm: Llm, *, rule: Played | None = None) -> Duel:
+    """A case, at its seed, with a maintainer. rule: alone, of the same case and seed, when it is known."""
     rule = rule or await rule_alone(case)
     with TemporaryDirectory() as name:
         directory = Path(name)
@@ -31,35 +30,15 @@ async def scored(case: Case, llm: Llm, *, rule: Played | None = None) -> Score:
             use = used(read(directory / "transcript.jsonl").entries)
             violations = await violations_of(stage)
             mine = played(course, priced_node_s=stage.priced_node_s, duplicates=_left_over(stage))
-    return Score(
+    return Duel(
         case=case.name,
         group=case.group,
-        ratio=mine.cost / rule.cost,
-        extra_flaps=mine.flaps - rule.flaps,
+        seed=case.seed,
         violations=violations,
         use=use,
         played=mine,
         rule=rule,
     )
-
-
-async def all_scored(
-    llm: Callable[[], Llm],
-    *,
-    cases: Iterable[Case] = tuple(CASES.values()),
-    on_score: Callable[[Score], None] | None = None,
-) -> tuple[Score, ...]:
-    """All cases, one after the other. llm: a fresh one for each."""
-    scores = []
-    for case in cases:
-        model = llm()
-        try:
-            scores.append(await scored(case, model))
-        finally:
-            await model.close()
-        if on_score is not None:
-            on_score(scores[-1])
-    return tuple(scores)
 
 
 async def violations_of(stage: Stage) -> tuple[str, ...]:
