@@ -21,7 +21,7 @@ class Allowance:
     usd: float | None = None
     """US dollars, those of plays that were kept included; None for as much as it takes."""
     minutes: float | None = None
-    """Of this process."""
+    """From its first play in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,7 @@ class Evaluation:
     async def run(self) -> Evaluated:
         """Raises: Unavailable when the model's service stays out of reach; what was played is kept."""
         await self._named.close()
+        self._began_at = self._clock.now()  # others may have played since it was made
         scores: list[Score] = []
         for case in self._cases:
             duels = [duel async for duel in self._duels(case)]

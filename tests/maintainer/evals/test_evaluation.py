@@ -94,6 +94,16 @@ async def test_nothing_is_begun_once_the_time_is_over(tmp_path: Path) -> None:
     assert (found.scores, found.stopped, seen) == ((), "0 minutes are over", [])
 
 
+async def test_the_time_of_one_begins_when_it_plays_and_not_while_others_do(tmp_path: Path) -> None:
+    clock = ManualClock()
+    kept = Kept(tmp_path / "board.plays.jsonl")
+    evaluation = Evaluation(
+        SCRIPTED, cases=CASES[:1], seeds=(1,), kept=kept, clock=clock, allowance=Allowance(minutes=1.0)
+    )
+    clock.advance(120.0)
+    assert not (await evaluation.run()).stopped
+
+
 async def test_a_model_that_cannot_be_reached_is_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One answer, and then a key that is taken away: the play that it fell into is not kept."""
     turns = [(Said(text="well"),)] + [ModelFailed(Failure.AUTH, "the model's service answered 401")] * 9
