@@ -149,8 +149,10 @@ class PoolTerms:
     dollars_per_hour_max: float | None = None
     dollars_per_day_max: float | None = None
     """Of a day in UTC."""
+    nodes: int = 0
+    """There or ordered."""
     dollars_per_hour: float = 0.0
-    """Of what is there or ordered."""
+    """Of these."""
     dollars_today: float = 0.0
     """Spent on it since midnight UTC."""
     failures: int = 0

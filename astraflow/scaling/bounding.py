@@ -65,7 +65,7 @@ def bound(tick: Tick, started: dict[PoolId, int]) -> None:
         return
     for pool in tick.pools:
         most, name = pool.money.limit
-        while pool.target * pool.price > most + 1e-9 and pool.target > pool.options.floor and pool.may_fall:
+        while pool.dollars_per_hour(pool.target) > most + 1e-9 and pool.target > pool.options.floor and pool.may_fall:
             pool.target -= 1
             if name not in tick.capped_by:
                 tick.capped_by.append(name)
@@ -74,6 +74,6 @@ def bound(tick: Tick, started: dict[PoolId, int]) -> None:
         falling = [pool for pool in tick.pools if pool.target > pool.options.floor and pool.may_fall and pool.price > 0]
         if not falling:
             break
-        max(falling, key=lambda pool: (pool.effective_price, pool.id)).target -= 1
+        max(falling, key=lambda pool: (pool.effective_price_paid, pool.id)).target -= 1
         if name not in tick.capped_by:
             tick.capped_by.append(name)

@@ -111,6 +111,8 @@ class PoolMoney:
     per_hour: float | None = None
     left_today: float | None = None
     """The next hour of all its nodes may cost no more."""
+    price_paid: float | None = None
+    """Of a node that is there, on average; None where it is not told: then what another one would cost."""
 
     @property
     def cap(self) -> tuple[float, Cap]:

@@ -52,7 +52,7 @@ def order_nodes(count: int, pools: Sequence[Pool], signals: Signals, spec: Spec)
 
 def dollars_per_hour(pools: Sequence[Pool]) -> float:
     """Of the targets."""
-    return sum(pool.target * pool.price for pool in pools)
+    return sum(pool.dollars_per_hour(pool.target) for pool in pools)
 
 
 def dollar_limit(signals: Signals, spec: Spec) -> tuple[float, Cap]:
@@ -97,9 +97,9 @@ def _next_pool(pools: Sequence[Pool], signals: Signals, spec: Spec, placed: Plac
             refused.append(Cap.BREAKER)
         elif total >= spec.options.max_nodes or pool.target >= pool.options.max_nodes:
             refused.append(Cap.MAX_NODES)
-        elif cost + pool.price > cap + 1e-9:
+        elif cost + pool.dollars_per_hour(pool.target + 1) - pool.dollars_per_hour(pool.target) > cap + 1e-9:
             refused.append(name)
-        elif (pool.target + 1) * pool.price > pool.money.cap[0] + 1e-9:
+        elif pool.dollars_per_hour(pool.target + 1) > pool.money.cap[0] + 1e-9:
             refused.append(pool.money.cap[1])
         elif pool.target >= pool.most_ordered:
             refused += [] if pool.is_on_trial else [Cap.QUOTA]

@@ -72,10 +72,23 @@ class Pool:
         """The same for orders."""
         return min(self.most, max(self.options.floor, self.present + 1)) if self.is_on_trial else self.most
 
+    def dollars_per_hour(self, nodes: int) -> float:
+        """Of so many: those that are there go on at their price, whatever another one would cost by now."""
+        if self.money.price_paid is None:
+            return nodes * self.price
+        there = min(nodes, self.ready + self.pending)
+        return there * self.money.price_paid + (nodes - there) * self.price
+
     @property
     def effective_price(self) -> float:
-        """Dollars for what a node produces in an hour, up to a factor; without prices, the slow are the dear."""
+        """Dollars for what another node produces in an hour, up to a factor; without prices, the slow are the dear."""
         return (self.price or 1.0) / max(self.rate, 1e-12)
+
+    @property
+    def effective_price_paid(self) -> float:
+        """The same of the nodes that are there."""
+        paid = self.money.price_paid
+        return self.effective_price if paid is None else (paid or 1.0) / max(self.rate, 1e-12)
 
     @property
     def may_fall(self) -> bool:

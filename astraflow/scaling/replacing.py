@@ -85,7 +85,7 @@ def _dear(tick: Tick, balance: Balance) -> list[str]:
     open_ones = [pool for pool in tick.pools if _has_been_in_order(pool, tick) and pool.target < pool.most_ordered]
     if not held or not open_ones:
         return []
-    dear = max(held, key=lambda pool: pool.effective_price)
+    dear = max(held, key=lambda pool: pool.effective_price_paid)
     cheap = min(open_ones, key=lambda pool: pool.effective_price)
     spare = dear.ready - dear.options.floor
     if not dear.options.is_spot:
@@ -94,7 +94,7 @@ def _dear(tick: Tick, balance: Balance) -> list[str]:
     capacity = {pool.id: pool.target * pool.rate for pool in tick.pools}
     room = tick.spec.options.pool_share * sum(capacity.values()) - capacity[cheap.id]
     spare = min(spare, int(room / max(cheap.rate, 1e-12)), cheap.most_ordered - cheap.target)
-    if spare < 1 or dear.effective_price < DEARER * cheap.effective_price:
+    if spare < 1 or dear.effective_price_paid < DEARER * cheap.effective_price:
         return []
     kinds = [index for index, kind in enumerate(tick.signals.kinds) if kind.pool == dear.id]
     rows = np.flatnonzero(balance.stays & np.isin(nodes.kind, kinds))

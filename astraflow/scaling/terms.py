@@ -58,4 +58,5 @@ def _options(known: Mapping[PoolId, PoolOptions], terms: PoolTerms) -> PoolOptio
 def _money(terms: PoolTerms) -> PoolMoney:
     """What is left of the day lasts for an hour of everything, as the fleet's guard has it."""
     left = None if terms.dollars_per_day_max is None else max(0.0, terms.dollars_per_day_max - terms.dollars_today)
-    return PoolMoney(per_hour=terms.dollars_per_hour_max, left_today=left)
+    paid = terms.dollars_per_hour / terms.nodes if terms.nodes else None
+    return PoolMoney(per_hour=terms.dollars_per_hour_max, left_today=left, price_paid=paid)

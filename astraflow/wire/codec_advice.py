@@ -35,7 +35,7 @@ _ANSWER_FIELDS = ("reports", "began_at", "ended_at", "dollars", "recorded_dollar
 
 _POOL_TERMS = (
     *("min_nodes", "max_nodes", "is_spot", "price_per_hour", "launch_delay_s", "is_held"),
-    *("dollars_per_hour", "dollars_today", "failures"),
+    *("nodes", "dollars_per_hour", "dollars_today", "failures"),
 )
 _POOL_TERMS_OPTIONAL = ("dollars_per_hour_max", "dollars_per_day_max", "shut_until")
 _TERMS = ("is_killed", "dollars_today")

@@ -69,6 +69,7 @@ class Teller:
             is_held=view.hold_until is not None,
             dollars_per_hour_max=spec.usd_per_hour_max,
             dollars_per_day_max=spec.usd_per_day_max,
+            nodes=sum(view.nodes.values()),
             dollars_per_hour=view.usd_per_hour,
             dollars_today=view.usd_today,
             failures=pool.failures if view.breaker_until is not None else 0,

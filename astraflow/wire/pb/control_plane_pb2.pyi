@@ -874,6 +874,7 @@ class PoolTerms(_message.Message):
     DOLLARS_TODAY_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     SHUT_UNTIL_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     mode: _builtins.str
     """off, advise, up-only, on."""
@@ -889,6 +890,8 @@ class PoolTerms(_message.Message):
     dollars_today: _builtins.float
     failures: _builtins.int
     shut_until: _builtins.float
+    nodes: _builtins.int
+    """Machines that are there or ordered: those of dollars_per_hour."""
     def __init__(
         self,
         *,
@@ -906,10 +909,11 @@ class PoolTerms(_message.Message):
         dollars_today: _builtins.float = ...,
         failures: _builtins.int = ...,
         shut_until: _builtins.float | None = ...,
+        nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "shut_until", b"shut_until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_held", b"is_held", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "pool", b"pool", "price_per_hour", b"price_per_hour", "shut_until", b"shut_until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_held", b"is_held", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "nodes", b"nodes", "pool", b"pool", "price_per_hour", b"price_per_hour", "shut_until", b"shut_until"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dollars_per_day_max: _TypeAlias = _typing.Literal["dollars_per_day_max"]  # noqa: Y015
     _WhichOneofArgType__dollars_per_day_max: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max"]  # noqa: Y015

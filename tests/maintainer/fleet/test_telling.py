@@ -41,6 +41,7 @@ async def test_bounds_money_and_price_are_those_of_the_ledger(tmp_path: Path) ->
                 launch_delay_s=60.0,
                 dollars_per_hour_max=20.0,
                 dollars_per_day_max=99.0,
+                nodes=2,
                 dollars_per_hour=8.0,
                 dollars_today=said.dollars_today,
             ),
