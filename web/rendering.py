@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.flash import taken_flash
 from web.present import formats
@@ -96,7 +97,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    build = build_stamp()
+    build, clock = build_stamp(), SystemClock()
     environment.globals |= {
         "build": build,
         "navigation": NAVIGATION,
@@ -110,5 +111,6 @@ def _environment() -> Environment:
         "number": formats.count,
         "size": formats.size,
         "duration": formats.duration,
+        "since": lambda at: formats.since(clock.wall() - at),
     }
     return environment

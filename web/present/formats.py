@@ -4,6 +4,9 @@ import math
 
 MISSING = "\N{EN DASH}"
 
+NOW_S = 1.5
+"""What was less long ago is now."""
+
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
 _MINUS = "\N{MINUS SIGN}"
 
@@ -123,6 +126,15 @@ def duration(value_s: float | None) -> str:
             rest = seconds % size_s // lower_s
             return f"{seconds // size_s}{_NARROW}{unit}" + (f" {rest}{_NARROW}{lower}" if rest else "")
     return f"{seconds}{_NARROW}s"
+
+
+def since(seconds: float) -> str:
+    """How long ago something was.
+
+    >>> since(0.2), since(75)
+    ('now', '1\\u202fmin 15\\u202fs ago')
+    """
+    return "now" if seconds < NOW_S else f"{duration(max(1.0, float(round(seconds))))} ago"
 
 
 def several(number: float, noun: str) -> str:
