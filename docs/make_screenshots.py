@@ -69,6 +69,12 @@ def find_nodes(page: Page) -> None:
     page.keyboard.type("node")
 
 
+def open_first(page: Page) -> None:
+    """The first row of a table, in its dialog."""
+    page.locator("tbody a.row-link").first.click()
+    page.locator("dialog[open] h1").wait_for(timeout=PATIENCE_MS)
+
+
 def plan_a_size(page: Page) -> None:
     """Up to the dialog that says what it would do."""
     page.locator("input[name=target]").fill("6")
@@ -108,7 +114,7 @@ SHOTS = (
     Shot(name="dataflow", path="/dataflow", height=1150),
     Shot(name="weights", path="/weights"),
     Shot(name="decisions", path="/decisions"),
-    Shot(name="decision", path="/decisions", act=click("tbody a.row-link")),
+    Shot(name="decision", path="/decisions?kind=target_moved", act=open_first),
     Shot(name="maintainer", path="/maintainer", height=1150),
     Shot(name="audit", path="/audit"),
     Shot(name="settings", path="/settings", height=1150),
@@ -210,12 +216,14 @@ def _places(page: Page, address: str) -> dict[str, str]:
         return (links.first.get_attribute("href") or "").rpartition("/")[2] if links.count() else ""
 
     page.goto(address + "/runs")
-    links = [link.get_attribute("href") or "" for link in page.locator("tbody tr a.row-link").all()]
-    runs = [link.rpartition("/")[2] for link in links if re.search(r"^/runs/\d+$", link)]
-    run = last_part("/", "nav[aria-label='Pages'] a") and (runs[0] if runs else "")
+    shown = page.locator(".frame").get_attribute("data-run")
+    hrefs = {link.inner_text(): link.get_attribute("href") or "" for link in page.locator("tbody a.row-link").all()}
+    runs = {name: href.rpartition("/")[2] for name, href in hrefs.items() if re.search(r"^/runs/\d+$", href)}
+    run = runs.get(shown or "", "")
+    compared = [number for number in runs.values() if number != run]
     return {
         "run": run,
-        "compared": "&".join(f"run={number}" for number in runs[:2]) if len(runs) > 1 else "",
+        "compared": "&".join(f"run={number}" for number in compared[:2]) if len(compared) > 1 else "",
         "pool": last_part("/pools", "table.pools-table a.row-link"),
         "node": last_part("/nodes", "tbody a.row-link"),
         "trajectory": last_part(f"/runs/{run}/trajectories", "a.row-link") if run else "",

@@ -6,6 +6,8 @@ import zlib
 import numpy as np
 
 COLOURS = 256
+EXACT = 64
+"""So many are kept as they are: a page has few colours, and its shades of white are close."""
 STEP = 8
 """Colours that differ by less in every channel count as one."""
 
@@ -24,14 +26,15 @@ def as_png(rgba: bytes, *, width: int) -> bytes:
 def _reduced(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """[pixels, 3] -> the colours that are kept [colours, 3], and which of them each pixel gets [pixels].
 
-    Kept are the most used of those that can be told apart, each as it is used most; the others get the nearest.
+    Kept are the most used, and of the others those that can be told apart; what is not kept gets the nearest.
     """
     packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     found, kinds, counts = np.unique(packed, return_inverse=True, return_counts=True)
     colours = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1).astype(np.int32)
     by_use = np.argsort(-counts, kind="stable")
-    _, firsts = np.unique(colours[by_use] // STEP, axis=0, return_index=True)
-    kept = colours[by_use[np.sort(firsts)[:COLOURS]]]
+    rest = by_use[EXACT:]
+    _, firsts = np.unique(colours[rest] // STEP, axis=0, return_index=True)
+    kept = colours[[*by_use[:EXACT], *rest[np.sort(firsts)[: COLOURS - EXACT]]]]
     nearest = np.concatenate([_nearest(some, kept) for some in np.array_split(colours, len(colours) // 1000 + 1)])
     return kept.astype(np.uint8), nearest[kinds]
 

@@ -55,6 +55,8 @@ def wait_note(stream: StreamReport, wait: float | None) -> str:
         return "Fed: batches are there when it asks"
     if wait <= STARVED_ABOVE:
         return "Nearly fed: it sometimes waits"
+    if stream.issue_room <= 0:
+        return "Starved: the staleness bound holds rollouts back"
     return "Starved: rollouts are the bottleneck"
 
 
