@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
 PATIENCE_MS = 20_000
 """A busy machine is no failure."""
 
+PLACE = "[scrollY, document.activeElement.getAttribute('href')]"
+
 
 @pytest.fixture
 async def chromium() -> AsyncIterator[Browser]:
@@ -49,6 +51,26 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
         await page.wait_for_url("**/groups/**", timeout=PATIENCE_MS)
         await page.keyboard.press("Escape")
         await page.wait_for_url("**/trajectories", timeout=PATIENCE_MS)
+        assert complaints.heard == []
+
+
+async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_they_are(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, complaints, context):
+        async with web.client() as client:
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
+            await recorded(web, client)
+        await page.goto(f"{web.address}/runs/1")
+        await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+        await page.locator("a.bar").first.focus()
+        scrolled, focused = await page.evaluate(PLACE)
+        await page.evaluate("document.querySelector('#finding-reward').textContent = 'from before'")
+        async with page.expect_response(lambda answer: "/runs/1/course" in answer.url, timeout=PATIENCE_MS):
+            await fake.advance()
+        await expect(page.locator("#finding-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
+        assert await page.evaluate(PLACE) == [scrolled, focused]
+        assert scrolled > 0
         assert complaints.heard == []
 
 
