@@ -93,7 +93,8 @@ def ask_what_if(page: Page) -> None:
 
 SHOTS = (
     Shot(name="login", path="/login", is_logged_in=False, size=(1280, 560)),
-    Shot(name="overview", path="/", height=-1),
+    Shot(name="overview", path="/", height=920),
+    Shot(name="overview-whole", path="/", height=-1),
     Shot(name="overview-dark", path="/", theme="dark"),
     Shot(name="overview-narrow", path="/", size=NARROW),
     Shot(name="overview-decision", path="/", act=click("a.pin.decision")),
