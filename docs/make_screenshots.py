@@ -181,6 +181,8 @@ def _pictures(browser: Browser, shots: list[Shot], link: str, run: OwnRun | None
     address, state = _logged_in(browser, link)
     page = browser.new_context(storage_state=state).new_page()
     page.set_default_timeout(PATIENCE_MS)
+    if run is not None and any("{compared}" in shot.path for shot in shots):
+        _launch_two(page, address)
     places = _places(page, address)
     for shot in shots:
         wanted = set(re.findall(r"{(\w+)}", shot.path))
@@ -206,6 +208,16 @@ def _logged_in(browser: Browser, link: str) -> tuple[str, StorageState]:
     if "/login" in page.url:
         raise RuntimeError("that link was used already: start the web process again, it prints a new one")
     return link.partition("/login")[0], context.storage_state()
+
+
+def _launch_two(page: Page, address: str) -> None:
+    """Two short runs to compare, which differ in one setting, and are over when this returns."""
+    for staleness in ("2", "4"):
+        page.goto(address + "/runs/new?recipe=smoke")
+        page.locator("input[name='set.policies.solver.max_staleness']").fill(staleness)
+        page.locator("input[name=reason]").fill("to compare")
+        page.get_by_role("button", name="Launch run").click()
+        page.locator("#launch-state:not([hx-get])").wait_for(timeout=3 * PATIENCE_MS)
 
 
 def _places(page: Page, address: str) -> dict[str, str]:
