@@ -215,7 +215,7 @@ def _launch_two(page: Page, address: str) -> None:
     for staleness in ("2", "4"):
         page.goto(address + "/runs/new?recipe=smoke")
         page.locator("input[name='set.policies.solver.max_staleness']").fill(staleness)
-        page.locator("input[name=reason]").fill("to compare")
+        page.locator("#reason").fill("to compare")
         page.get_by_role("button", name="Launch run").click()
         page.locator("#launch-state:not([hx-get])").wait_for(timeout=3 * PATIENCE_MS)
 
