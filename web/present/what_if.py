@@ -88,8 +88,8 @@ def _texts(answers: Compared, name: str, text: Callable[[float], str]) -> tuple[
 
 
 def _rows(then: Sequence[PoolAdvice], now: Sequence[PoolAdvice], began: float, ended: float) -> list[charts.Row]:
-    """Both as steps: a target stays until the next one. What was advised before the record began counts from there."""
-    moments = sorted({max(advice.at, began) for advice in (*then, *now)} | {began, ended})
+    """Both as steps: a target stays until the next one. What is told is what moved, and the last: often that alone."""
+    moments = sorted({advice.at for advice in (*then, *now)} | {began, ended})
     rows: list[charts.Row] = []
     for at in moments:
         if rows:
