@@ -1,21 +1,35 @@
-"""Takes the pictures of the documentation from a run that is going on.
+"""Takes the pictures of docs/pages.md: every page of a run, in a real browser.
 
-    python docs/make_screenshots.py 'http://127.0.0.1:PORT/login?token=...' docs/images
+    python docs/make_screenshots.py docs/images                     # starts a run of its own, and ends it
+    python docs/make_screenshots.py docs/images --of LINK           # of a run that is going on
+    python docs/make_screenshots.py /tmp/look --only pool --only run --size 1920x1080 --theme dark
 
-The link is the one that the run printed; it is used up. Needs playwright and a Chromium.
+LINK is the one-time login link that the run printed; it is used up. An own run is docs/screenshots.toml: some minutes
+pass until its charts have something to show. Needs playwright and a Chromium.
 """
 
 import argparse
+import base64
+import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Error, Page, sync_playwright
+from playwright.sync_api import Browser, Error, Page, StorageState, sync_playwright
+from screenshot_png import as_png
+from screenshot_run import OwnRun, empty_page, own_run
 
 CHROMIUM = Path("/usr/bin/chromium")
-WIDE = (1440, 900)
+WIDE = (1280, 800)
 NARROW = (360, 740)
+PATIENCE_MS = 60_000
+"""A busy machine is no failure."""
+
+Act = Callable[[Page], None]
+"""What is done on a page before its picture is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,119 +38,249 @@ class Shot:
 
     name: str
     path: str
+    """`{run}`, `{pool}`, `{node}` and `{trajectory}` stand for the ones that are there."""
+    act: Act | None = None
     theme: str = "light"
     size: tuple[int, int] = WIDE
-    is_whole: bool = False
-    """The whole page rather than what fits the window."""
-    at: str = ""
-    """Selector of what to scroll to first."""
-    press: str = ""
-    """Key that is pressed first."""
-    click: str = ""
-    """Selector of what is clicked first; the picture is left out when the page has none."""
+    height: int = 0
+    """Pixels of the page from its top; 0 for what fits the window, -1 for the whole page."""
+    is_logged_in: bool = True
+
+
+def click(selector: str) -> Act:
+    """The last of those on the page: of pins, the newest."""
+    return lambda page: page.locator(selector).last.click(timeout=PATIENCE_MS)
+
+
+def press(key: str) -> Act:
+    """A key, as somebody at the keyboard would."""
+    return lambda page: page.keyboard.press(key)
+
+
+def show(selector: str) -> Act:
+    """Scroll there."""
+    return lambda page: page.locator(selector).evaluate("element => element.scrollIntoView()")
+
+
+def find_nodes(page: Page) -> None:
+    """The palette with something typed into it."""
+    page.keyboard.press("Control+k")
+    page.locator("#palette-list [role=option]").first.wait_for()
+    page.keyboard.type("node")
+
+
+def open_first(page: Page) -> None:
+    """The first row of a table, in its dialog."""
+    page.locator("tbody a.row-link").first.click()
+    page.locator("dialog[open] h1").wait_for(timeout=PATIENCE_MS)
+
+
+def plan_a_size(page: Page) -> None:
+    """Up to the dialog that says what it would do."""
+    page.locator("input[name=target]").fill("6")
+    page.locator("form[action$='/plans'] input[name=reason]").fill("the trainer waits")
+    page.get_by_role("button", name="Preview").click()
+    page.locator("dialog[open] #confirm").wait_for(timeout=PATIENCE_MS)
+
+
+def ask_what_if(page: Page) -> None:
+    """Play the rule under other bounds."""
+    page.locator("input[name=max_nodes]").fill("3")
+    page.get_by_role("button", name="What if?").click()
+    page.locator("#what-if").wait_for(timeout=PATIENCE_MS)
+    page.locator("#bounds").evaluate("element => element.scrollIntoView()")
 
 
 SHOTS = (
-    Shot(name="overview", path="/"),
+    Shot(name="login", path="/login", is_logged_in=False, size=(1280, 560)),
+    Shot(name="overview", path="/", height=920),
+    Shot(name="overview-whole", path="/", height=-1),
     Shot(name="overview-dark", path="/", theme="dark"),
-    Shot(name="overview-whole", path="/", is_whole=True),
     Shot(name="overview-narrow", path="/", size=NARROW),
-    Shot(name="overview-decision", path="/", click="a.pin.decision"),
-    Shot(name="palette", path="/", press="/", theme="dark"),
-    Shot(name="keys", path="/", press="?"),
-    Shot(name="nodes", path="/nodes"),
-    Shot(name="pools", path="/pools"),
-    Shot(name="pool", path="/pools/{pool}", is_whole=True),
+    Shot(name="overview-decision", path="/", act=click("a.pin.decision")),
+    Shot(name="runs", path="/runs", size=(1280, 520)),
+    Shot(name="run", path="/runs/{run}", height=-1),
+    Shot(name="trajectories", path="/runs/{run}/trajectories"),
+    Shot(name="conversation", path="/runs/{run}/trajectories/{trajectory}"),
+    Shot(name="compare", path="/runs/compare?{compared}"),
+    Shot(name="new-run", path="/runs/new?recipe=smoke"),
+    Shot(name="pools", path="/pools", size=(1280, 560)),
+    Shot(name="pool", path="/pools/{pool}", height=-1),
+    Shot(name="plan", path="/pools/{pool}", act=plan_a_size),
+    Shot(name="what-if", path="/pools/{pool}", act=ask_what_if),
+    Shot(name="nodes", path="/nodes", size=(1280, 640)),
+    Shot(name="nodes-dark", path="/nodes", theme="dark", size=(1280, 640)),
+    Shot(name="nodes-map", path="/nodes/map", size=(1280, 460)),
+    Shot(name="node", path="/nodes/{node}", height=-1),
+    Shot(name="dataflow", path="/dataflow", height=1150),
+    Shot(name="weights", path="/weights"),
     Shot(name="decisions", path="/decisions"),
+    Shot(name="decision", path="/decisions?kind=target_moved", act=open_first),
+    Shot(name="maintainer", path="/maintainer", height=1150),
+    Shot(name="audit", path="/audit"),
+    Shot(name="settings", path="/settings", height=1150),
+    Shot(name="palette", path="/", act=find_nodes, theme="dark"),
+    Shot(name="keys", path="/", act=press("?")),
     Shot(name="api", path="/api/v1/docs"),
-    Shot(name="run", path="/runs/{run}"),
-    Shot(name="trajectories", path="/runs/{run}", at="#samples"),
 )
+
+AFTER = Shot(name="stale", path="/", size=(1280, 560))
+"""Taken last, with dataflow stopped."""
+EMPTY = Shot(name="empty", path="/runs", size=(1280, 560))
+"""Of a page that has seen no run."""
 
 
 def main() -> int:
-    """Log in, take every picture, say where they are."""
-    parser = argparse.ArgumentParser(description="Screenshots of a run that is going on.")
-    parser.add_argument("login_url", help="the one-time link that the run printed")
-    parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument(
-        "--scale", type=float, default=2.0, help="device pixels for each CSS pixel (default %(default)s)"
-    )
-    chosen = parser.parse_args()
+    """Take every picture, say where they are."""
+    chosen = _arguments()
     chosen.folder.mkdir(parents=True, exist_ok=True)
+    shots = [shot for shot in (*SHOTS, AFTER, EMPTY) if not chosen.only or shot.name in chosen.only]
+    if chosen.size:
+        shots = [replace(shot, size=chosen.size) for shot in shots]
+    if chosen.theme:
+        shots = [replace(shot, theme=chosen.theme) for shot in shots]
     try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
+        with ExitStack() as stack:
+            run = None if chosen.of else stack.enter_context(own_run(chosen.settle_s, say=_say))
+            browser = stack.enter_context(sync_playwright()).chromium.launch(
                 executable_path=CHROMIUM if CHROMIUM.exists() else None, args=["--no-sandbox", "--disable-gpu"]
             )
-            for path in _pictures(browser, chosen.login_url, chosen.folder, chosen.scale):
-                print(path)  # noqa: T201 (for the person who ran it)
+            for path in _pictures(browser, shots, run.link if run else chosen.of, run, chosen.folder):
+                _say(str(path))
     except (Error, RuntimeError) as problem:
         print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for the person who ran it)
         return 1
     return 0
 
 
-def _pictures(browser: Browser, login_url: str, folder: Path, scale: float) -> Iterator[Path]:
-    address = login_url.partition("/login")[0]
-    login = browser.new_context()
-    page = login.new_page()
-    page.goto(login_url)
-    run, pool = _run_on(page, address), _pool_on(page, address)
-    for shot in SHOTS:
-        if "{pool}" in shot.path and not pool:
-            continue
-        context = browser.new_context(
-            storage_state=login.storage_state(),
-            color_scheme="dark" if shot.theme == "dark" else "light",
-            viewport={"width": shot.size[0], "height": shot.size[1]},
-            device_scale_factor=scale,
-        )
-        path = _take(context, shot, address + shot.path.format(run=run, pool=pool), folder)
-        if path is not None:
-            yield path
-        context.close()
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Pictures of every page of a run.")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--of", default="", metavar="LINK", help="login link of a run that goes on; none: an own one")
+    parser.add_argument(
+        "--settle-s", type=float, default=900.0, help="how long an own run goes on before (default %(default)s)"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only that picture; may be repeated"
+    )
+    parser.add_argument("--size", type=_size, default=None, metavar="WxH", help="another window")
+    parser.add_argument("--theme", choices=("light", "dark"), default="", help="another theme")
+    return parser.parse_args()
 
 
-def _run_on(page: Page, address: str) -> str:
-    """The number of the run that is live."""
-    page.goto(f"{address}/runs")
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    return int(width), int(height)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 (for the person who ran it)
+
+
+def _pictures(browser: Browser, shots: list[Shot], link: str, run: OwnRun | None, folder: Path) -> Iterator[Path]:
+    address, state = _logged_in(browser, link)
+    page = browser.new_context(storage_state=state).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    if run is not None and any("{compared}" in shot.path for shot in shots):
+        _launch_two(page, address)
+    places = _places(page, address)
+    for shot in shots:
+        wanted = set(re.findall(r"{(\w+)}", shot.path))
+        if shot in (AFTER, EMPTY) or not all(places[name] for name in wanted):
+            continue  # a run without a fleet service has no pools
+        yield _take(browser, shot, address + shot.path.format_map(places), state, folder)
+    if run is None:
+        return
+    if AFTER in shots:
+        with run.stopped("dataflow"):
+            time.sleep(20)  # pages call a report stale that is five seconds old; this one is plainly so
+            yield _take(browser, AFTER, address + AFTER.path, state, folder)
+    if EMPTY in shots:
+        with empty_page() as empty:
+            address, state = _logged_in(browser, empty)
+            yield _take(browser, EMPTY, address + EMPTY.path, state, folder)
+
+
+def _logged_in(browser: Browser, link: str) -> tuple[str, StorageState]:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(link)
     if "/login" in page.url:
         raise RuntimeError("that link was used already: start the web process again, it prints a new one")
-    link = page.locator("tbody tr a.row-link").first.get_attribute("href")
-    if link is None:
-        raise RuntimeError("no run was recorded yet: wait for its first second")
-    return link.rpartition("/")[2]
+    return link.partition("/login")[0], context.storage_state()
 
 
-def _pool_on(page: Page, address: str) -> str:
-    """The first pool; empty for a run without a fleet service."""
-    page.goto(f"{address}/pools")
-    links = page.locator("table.pools-table a.row-link")
-    link = links.first.get_attribute("href") if links.count() else None
-    return link.rpartition("/")[2] if link else ""
+def _launch_two(page: Page, address: str) -> None:
+    """Two short runs to compare, which differ in one setting, and are over when this returns."""
+    for staleness in ("2", "4"):
+        page.goto(address + "/runs/new?recipe=smoke")
+        page.locator("input[name='set.policies.solver.max_staleness']").fill(staleness)
+        page.locator("#reason").fill("to compare")
+        page.get_by_role("button", name="Launch run").click()
+        page.locator("#launch-state:not([hx-get])").wait_for(timeout=3 * PATIENCE_MS)
 
 
-def _take(context: BrowserContext, shot: Shot, url: str, folder: Path) -> Path | None:
+def _places(page: Page, address: str) -> dict[str, str]:
+    """What addresses are about: the newest run, the first pool, node and trajectory; empty where there is none."""
+
+    def last_part(path: str, selector: str) -> str:
+        page.goto(address + path)
+        links = page.locator(selector)
+        return (links.first.get_attribute("href") or "").rpartition("/")[2] if links.count() else ""
+
+    page.goto(address + "/runs")
+    shown = page.locator(".frame").get_attribute("data-run")
+    hrefs = {link.inner_text(): link.get_attribute("href") or "" for link in page.locator("tbody a.row-link").all()}
+    runs = {name: href.rpartition("/")[2] for name, href in hrefs.items() if re.search(r"^/runs/\d+$", href)}
+    run = runs.get(shown or "", "")
+    compared = [number for number in runs.values() if number != run]
+    return {
+        "run": run,
+        "compared": "&".join(f"run={number}" for number in compared[:2]) if len(compared) > 1 else "",
+        "pool": last_part("/pools", "table.pools-table a.row-link"),
+        "node": last_part("/nodes", "tbody a.row-link"),
+        "trajectory": last_part(f"/runs/{run}/trajectories", "a.row-link") if run else "",
+    }
+
+
+def _take(browser: Browser, shot: Shot, url: str, state: StorageState, folder: Path) -> Path:
+    context = browser.new_context(
+        storage_state=state if shot.is_logged_in else None,
+        color_scheme="dark" if shot.theme == "dark" else "light",
+        viewport={"width": shot.size[0], "height": shot.size[1]},
+        reduced_motion="reduce",
+    )
     page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
     page.goto(url)
-    page.wait_for_selector('.age[data-state="live"]')
-    page.wait_for_timeout(1500)  # a second or two of the live feed, as a visitor sees it
-    if shot.click:
-        if page.locator(shot.click).count() == 0:
-            return None
-        page.locator(shot.click).last.click()
-    if shot.press:
-        page.keyboard.press(shot.press)
-    if shot.click or shot.press:
+    page.wait_for_timeout(2500)  # a few seconds of the live feed, as a visitor sees it
+    if shot.act:
+        shot.act(page)
+        page.wait_for_timeout(800)
+    if shot.height:
+        whole = int(page.evaluate("document.documentElement.scrollHeight"))
+        page.set_viewport_size({"width": shot.size[0], "height": whole if shot.height < 0 else shot.height})
         page.wait_for_timeout(500)
-    if shot.at:
-        page.locator(shot.at).scroll_into_view_if_needed()
-        page.locator(shot.at).evaluate("element => element.scrollIntoView()")
+    picture = base64.b64encode(page.screenshot()).decode()
+    raw = context.new_page().evaluate(PIXELS, picture)
     path = folder / f"{shot.name}.png"
-    page.screenshot(path=path, full_page=shot.is_whole)
+    path.write_bytes(as_png(base64.b64decode(raw["rgba"]), width=raw["width"]))
+    context.close()
     return path
 
+
+PIXELS = """async (picture) => {
+  const bytes = Uint8Array.from(atob(picture), (letter) => letter.charCodeAt(0));
+  const image = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+  const canvas = new OffscreenCanvas(image.width, image.height);
+  const drawing = canvas.getContext("2d");
+  drawing.drawImage(image, 0, 0);
+  const pixels = drawing.getImageData(0, 0, image.width, image.height).data;
+  let text = "";
+  for (let at = 0; at < pixels.length; at += 32768) text += String.fromCharCode(...pixels.subarray(at, at + 32768));
+  return { width: image.width, rgba: btoa(text) };
+}"""
+"""The browser unpacks its own picture."""
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ from enum import Enum
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import Event, Report
+from web.present.sentences import bare_event
 
 KEPT_PINS = 400
 
@@ -43,7 +44,7 @@ def pin_of(event: Event) -> Pin | None:
     if kind is None:
         return None
     words = event.kind.replace("_", " ").capitalize()
-    return Pin(ordinal=event.ordinal, at=event.at, kind=kind, text=f"{words}: {event.subject}, {event.message}")
+    return Pin(ordinal=event.ordinal, at=event.at, kind=kind, text=f"{words}: {event.subject}, {bare_event(event)}")
 
 
 class Pinned:

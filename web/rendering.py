@@ -1,6 +1,7 @@
 """Templates: one environment, always escaping, with what every page needs at hand."""
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -10,12 +11,15 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
+from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.flash import taken_flash
 from web.present import formats
 from web.present.cells import Cell
 from web.present.navigation import NAVIGATION
+from web.present.sentences import bare_event
 from web.present.top import TopBar
 from web.roles import Need
 
@@ -87,6 +91,11 @@ def build_stamp() -> str:
     return digest.hexdigest()[:12]
 
 
+def _ticked(text: str) -> Markup:
+    """Escaped, with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (what was not escaped are our tags)
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -96,7 +105,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    build = build_stamp()
+    build, clock = build_stamp(), SystemClock()
     environment.globals |= {
         "build": build,
         "navigation": NAVIGATION,
@@ -110,5 +119,10 @@ def _environment() -> Environment:
         "number": formats.count,
         "size": formats.size,
         "duration": formats.duration,
+        "node_name": formats.node_name,
+        "short_names": formats.with_short_names,
+        "bare": bare_event,
+        "ticked": _ticked,
+        "since": lambda at: formats.since(clock.wall() - at),
     }
     return environment

@@ -89,7 +89,8 @@ def _band_nodes(pool: Pool, balance: Balance | None) -> tuple[float, float]:
 
 
 def _sentence(pool: Pool, tick: Tick, before: int, reasons: tuple[Reason, ...], caps: tuple[Cap, ...]) -> str:
-    moved = f"{before} to {pool.target} nodes" if pool.target != before else f"stay at {pool.target} nodes"
+    nodes = "node" if pool.target == 1 else "nodes"
+    moved = f"{before} to {pool.target} {nodes}" if pool.target != before else f"stay at {pool.target} {nodes}"
     said = _SAID[reasons[0]].format(**_figures(tick))
     capped = f"; held back by {' and '.join(CAPS[cap] for cap in caps)}" if caps else ""
     return f"{pool.id}: {moved}, because {said}{capped}."

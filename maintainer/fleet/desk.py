@@ -318,7 +318,7 @@ def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None
 
 
 def _sentence(plan: Plan, shaped: Shape, approver: Actor | None, applier: Actor) -> str:
-    parts = [f"from {shaped.nodes} to {shaped.target} nodes"]
+    parts = [f"from {shaped.nodes} to {shaped.target} {'node' if shaped.target == 1 else 'nodes'}"]
     parts += [f"{shaped.launches} launched"] if shaped.launches else []
     parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
     if approver is not None:

@@ -1,6 +1,7 @@
 """Two to four runs beside each other, and what their pages draw from what is kept."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,7 @@ async def test_runs_are_drawn_over_each_other_and_differing_settings_are_listed(
         assert "<code>0.001</code>" in page
         assert "trainer.seed" not in page
         assert "<script>alert" not in page
+    assert "two ends highest, at 0." in by_step
     assert ">start<" in by_time
     assert ">start<" not in by_step
     assert lines[0].startswith("id,run,policy,step,")
@@ -75,6 +77,24 @@ async def test_a_recorded_run_shows_loss_timeline_ladder_and_events_over_any_ran
     assert "Node lost: n9" in whole
     assert "Node lost: n9" not in part
     assert 'value="1970-01-01T00:17:00"' in part
+
+
+async def test_the_live_page_takes_the_course_of_a_run_and_the_titles_of_its_charts(tmp_path: Path) -> None:
+    await filled(tmp_path, record("one", seconds=150))
+    await recorded(tmp_path, 1, World(run="one", began_at=1000.0), seconds=150)
+    async with running_web(tmp_path, "127.0.0.1:9") as web, web.logged_in() as client:
+        page = (await client.get("/runs/1")).text
+        course = (await client.get("/runs/1/course?policy=solver")).text
+        part = (await client.get("/runs/1/course?policy=solver&from=1020&to=1080")).text
+
+    assert "<!doctype" not in course
+    assert course.count("rung-row") == part.count("rung-row") == 2
+    assert "Node lost: n9" in course
+    assert "Node lost: n9" not in part
+    titles = re.findall(r'<h2 class="chart-finding" id="(finding-\w+)" hx-swap-oob="true">([^<]+)<', course)
+    assert {"finding-reward", "finding-wait", "finding-loss"} <= {name for name, _ in titles}
+    for name, title in titles:
+        assert f'id="{name}">{title}<' in page or f'id="{name}"' not in page, "the page begins with the same"
 
 
 async def test_the_nodes_that_were_farthest_behind_are_found(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def test_nodes_page_says_how_large_each_pool_should_be_and_why(web: Runnin
         await web.until_live(client, sequence=150)
         page = (await client.get("/nodes")).text
 
-    assert re.search(r'data-cell="pool/local/advice"[^>]*>Target 3 nodes. local: 2 to 3 nodes, because capacity', page)
+    assert re.search(r'data-cell="pool/local/advice"[^>]*>2 to 3 nodes, because capacity', page)
 
 
 async def test_nodes_page_has_a_row_for_each_node_and_filters_by_state(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -30,6 +30,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /runs/compare": ROLES,
     "GET /runs/compare.{ending}": ROLES,
     "GET /runs/{run_id}": ROLES,
+    "GET /runs/{run_id}/course": ROLES,
     "GET /runs/{run_id}/ledger": ROLES,
     "GET /runs/{run_id}/trajectories": ROLES,
     "GET /runs/{run_id}/trajectories/{ordinal}": ROLES,

@@ -9,11 +9,14 @@ from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 from tests.web.test_trajectories import HOSTILE, recorded
+from tests.web.walk import ticking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
 
 PATIENCE_MS = 20_000
 """A busy machine is no failure."""
+
+PLACE = "[scrollY, document.activeElement.getAttribute('href')]"
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     fake.world.tool = HOSTILE
-    async with logged_in_page(chromium, web.login_url) as (page, complaints, context):
+    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
         async with web.client() as client:
             client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
             await recorded(web, client)
@@ -52,8 +55,27 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
         assert complaints.heard == []
 
 
-async def test_pages_of_runs_fit_a_phone(web: RunningWeb, chromium: Browser) -> None:
-    async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 800}) as (page, complaints, _):
+async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_they_are(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
+        async with web.client() as client:
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
+            await recorded(web, client)
+        await page.goto(f"{web.address}/runs/1")
+        await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+        await page.locator("a.bar").first.focus()
+        scrolled, focused = await page.evaluate(PLACE)
+        await page.evaluate("document.querySelector('#finding-reward').textContent = 'from before'")
+        await expect(page.locator("#finding-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
+        assert await page.evaluate(PLACE) == [scrolled, focused]
+        assert scrolled > 0
+        assert complaints.heard == []
+
+
+async def test_pages_of_runs_fit_a_phone(web: RunningWeb, fake: FakeControlPlane, chromium: Browser) -> None:
+    phone = {"width": 360, "height": 800}
+    async with ticking(fake), logged_in_page(chromium, web.login_url, viewport=phone) as (page, complaints, _):
         await page.goto(f"{web.address}/runs")
         await expect(page.locator("main")).to_contain_text("reverse-0001", timeout=PATIENCE_MS)
         for path in ("/runs", "/runs/1", "/runs/1/trajectories", "/runs/1/groups/train:42"):

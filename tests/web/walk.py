@@ -118,7 +118,6 @@ async def house(
         connect_fleet(fleet.address, TOKEN) as plane,
         running_web(directory, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
-        asyncio.TaskGroup() as tasks,
     ):
         await web.until_live(admin, sequence=150)
         await asyncio.sleep(RECORDED_S)
@@ -126,11 +125,10 @@ async def house(
         proposed = (await maintainer.propose(plane, POOL, 6, reason=text)).plan.id
         proposal = {f"{root}/maintainer/proposals/{{plan}}": {"plan": str(proposed)} for root in ("", "/api/v1")}
         made = await _make(admin, text) | launched | proposal
-        ticking = tasks.create_task(_tick(fake))
         try:
-            yield House(web=web, fake=fake, fleet=fleet, admin=admin, made=made)
+            async with ticking(fake):
+                yield House(web=web, fake=fake, fleet=fleet, admin=admin, made=made)
         finally:
-            ticking.cancel()
             await until_ended(admin)
 
 
@@ -171,6 +169,17 @@ async def until_ended(admin: httpx.AsyncClient) -> None:
 
 async def _has_ended(admin: httpx.AsyncClient, name: str) -> bool:
     return "every 2s" not in (await admin.get(f"/launches/{name}/state")).text
+
+
+@asynccontextmanager
+async def ticking(fake: FakeControlPlane) -> AsyncIterator[None]:
+    """A report a second meanwhile: without one for long, a page says that its run is not connected."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(_tick(fake))
+        try:
+            yield
+        finally:
+            task.cancel()
 
 
 async def _tick(fake: FakeControlPlane) -> None:

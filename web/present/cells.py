@@ -8,6 +8,7 @@ from web.per_nodes import per_nodes
 from web.points import Series
 from web.present import findings, formats
 from web.present.fleet_cells import fleet_cells
+from web.present.sentences import bare
 from web.present.weights import weight_cells
 from web.ranges import DEFAULT_RANGE, RANGES_S
 
@@ -55,7 +56,7 @@ def node_summary(report: Report) -> str:
 
 def advice_line(advice: PoolAdvice) -> str:
     """How large a pool should be, and why."""
-    return f"Target {formats.several(advice.target, 'node')}. {advice.sentence}"
+    return bare(advice.sentence, advice.pool)
 
 
 def _run_cells(report: Report) -> dict[str, Cell]:

@@ -31,6 +31,8 @@ class Comparison:
 
     columns: tuple[ComparedColumn, ...]
     drawings: tuple[charts.Drawing, ...]
+    findings: tuple[str, ...]
+    """Titles of the drawings."""
     differing: tuple[tuple[str, tuple[str, ...]], ...]
     without_settings: tuple[str, ...]
     """Names of runs of which no recipe is known."""
@@ -40,10 +42,13 @@ class Comparison:
 
 def comparison(many: Sequence[ComparedRun], *, by: By, policies: Sequence[str]) -> Comparison:
     """Everything the template needs."""
-    drawn = (_drawing(spec, many, by) for spec in RUN_CHARTS.values() if len(spec.lines) == 1 or spec.name == "reward")
+    specs = [spec for spec in RUN_CHARTS.values() if len(spec.lines) == 1 or spec.name == "reward"]
+    drawn = [(_drawing(spec, many, by), _finding(spec, many)) for spec in specs]
+    shown = [(drawing, finding) for drawing, finding in drawn if any(line.path for line in drawing.lines)]
     return Comparison(
         columns=tuple(_column(one, STYLES[place]) for place, one in enumerate(many)),
-        drawings=tuple(drawing for drawing in drawn if any(line.path for line in drawing.lines)),
+        drawings=tuple(drawing for drawing, _ in shown),
+        findings=tuple(finding for _, finding in shown),
         differing=tuple(
             (key, tuple(formats.MISSING if value is None else value for value in values))
             for key, values in differences(many)
@@ -113,6 +118,26 @@ def _drawing(spec: charts.ChartSpec, many: Sequence[ComparedRun], by: By) -> cha
         limit=None,
         window=window,
     )
+
+
+def _finding(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:
+    """Which run ends highest."""
+    name = _line_of(spec).value
+    ends = [
+        (last, one.record.name)
+        for one in many
+        if (last := next((found for _, row in reversed(one.rows) if (found := row.get(name)) is not None), None))
+        is not None
+    ]
+    if not ends:
+        return "Nothing was measured yet"
+    ends.sort(reverse=True)
+    texts = [scales.value_text(value, spec.format) for value, _ in ends]
+    if len(ends) == 1:
+        return f"{ends[0][1]} ends at {texts[0]}"
+    if texts[0] == texts[-1]:
+        return f"All end at {texts[0]}"
+    return f"{ends[0][1]} ends highest, at {texts[0]} against {', '.join(texts[1:])}"
 
 
 def _step_ticks(window: scales.Window) -> list[tuple[float, str]]:

@@ -109,7 +109,7 @@ def _facts(sample: SampledTrajectory, node: str) -> tuple[Fact, ...]:
     stale = staleness_of(sample)
     each = sample.duration_s / sample.model_tokens if sample.model_tokens and sample.duration_s else None
     facts = [
-        Fact(label="Node", value=node, note=sample.node if sample.node != node else ""),
+        Fact(label="Node", value=formats.node_name(node), note=sample.node if sample.node != node else ""),
         Fact(label="Version", value=versions_of(sample)),
         Fact(
             label="Staleness",

@@ -10,6 +10,7 @@ from web.exports import Sheet
 from web.present import formats
 from web.present.plans import FindingRow, finding_row
 from web.present.pools import usd
+from web.present.sentences import bare
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 
@@ -114,7 +115,7 @@ def decision_row(entry: Entry) -> DecisionRow:
         actor=entry.actor,
         role=entry.role,
         message=_message(entry),
-        reason=entry.reason,
+        reason=bare(entry.reason, entry.pool) if entry.reason.startswith(f"{entry.pool}: ") else entry.reason,
         key=entry.key,
         is_rule=entry.source == RULE,
         capped=capped.rstrip("."),
@@ -163,8 +164,7 @@ def decision_view(entry: Entry, advice: PoolAdvice | None, *, problem: str = "")
 
 def _message(entry: Entry) -> str:
     """Without the name of the pool, which stands beside it."""
-    text = entry.message.removeprefix(f"{entry.pool}: ")
-    return text[:1].upper() + text[1:]
+    return bare(entry.message, entry.pool)
 
 
 def _note(entry: Entry, advice: PoolAdvice | None) -> str:

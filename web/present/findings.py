@@ -55,6 +55,8 @@ def wait_note(stream: StreamReport, wait: float | None) -> str:
         return "Fed: batches are there when it asks"
     if wait <= STARVED_ABOVE:
         return "Nearly fed: it sometimes waits"
+    if stream.issue_room <= 0:
+        return "Starved: the staleness bound holds rollouts back"
     return "Starved: rollouts are the bottleneck"
 
 
@@ -81,12 +83,35 @@ def chart_findings(policy: PolicyId, stream: StreamReport, points: Sequence[Poin
     """A title for each chart over these points, by the chart's name."""
     window = [point.policies[policy] for point in points if policy in point.policies]
     return {
-        "reward": _reward_finding(policy, points),
+        "reward": reward_sentence(*_rewards(policy, points)),
         "rates": _rates_finding(window),
-        "wait": _wait_finding(window),
+        "wait": wait_sentence([point.wait for point in window if point.wait is not None]),
         "buffer": _buffer_finding(window, stream),
         "versions": _versions_finding(points, policy, stream),
     }
+
+
+def reward_sentence(rewards: Sequence[float], span_s: float) -> str:
+    """Where the mean reward went, in the seconds that these span."""
+    if not rewards:
+        return "No reward yet"
+    first, last = rewards[0], rewards[-1]
+    if abs(last - first) < 0.02:
+        return f"Reward is steady at {formats.reward(last)}"
+    verb = "rose" if last > first else "fell"
+    return f"Reward {verb} from {formats.reward(first)} to {formats.reward(last)} in {formats.duration(span_s)}"
+
+
+def wait_sentence(waits: Sequence[float]) -> str:
+    """How much of the time the trainer was fed."""
+    if not waits:
+        return "No step yet"
+    fed = sum(wait <= FED_BELOW for wait in waits) / len(waits)
+    if fed >= 0.995:
+        return "Fed the whole time"
+    if fed <= 0.005:
+        return f"Waited {formats.percent(sum(waits) / len(waits))} of each step on average"
+    return f"Fed {formats.percent(fed)} of the time"
 
 
 def _without_production(report: Report, stream: StreamReport) -> Finding | None:
@@ -135,17 +160,6 @@ def _rewards(policy: PolicyId, points: Sequence[Point]) -> tuple[list[float], fl
     return [value for _, value in rewards], rewards[-1][0] - rewards[0][0] if rewards else 0.0
 
 
-def _reward_finding(policy: PolicyId, points: Sequence[Point]) -> str:
-    rewards, span_s = _rewards(policy, points)
-    if not rewards:
-        return "No reward yet"
-    first, last = rewards[0], rewards[-1]
-    if abs(last - first) < 0.02:
-        return f"Reward is steady at {formats.reward(last)}"
-    verb = "rose" if last > first else "fell"
-    return f"Reward {verb} from {formats.reward(first)} to {formats.reward(last)} in {formats.duration(span_s)}"
-
-
 def _rates_finding(window: Sequence[PolicyPoint]) -> str:
     if not window:
         return "Nothing produced yet"
@@ -156,18 +170,6 @@ def _rates_finding(window: Sequence[PolicyPoint]) -> str:
     if 0.99 <= ratio <= 1.01:
         return "Production equals consumption"
     return f"Production is {formats.percent(abs(ratio - 1))} {'above' if ratio > 1 else 'below'} consumption"
-
-
-def _wait_finding(window: Sequence[PolicyPoint]) -> str:
-    waits = [point.wait for point in window if point.wait is not None]
-    if not waits:
-        return "No step yet"
-    fed = sum(wait <= FED_BELOW for wait in waits) / len(waits)
-    if fed >= 0.995:
-        return "Fed the whole time"
-    if fed <= 0.005:
-        return f"Waited {formats.percent(sum(waits) / len(waits))} of each step on average"
-    return f"Fed {formats.percent(fed)} of the time"
 
 
 def _buffer_finding(window: Sequence[PolicyPoint], stream: StreamReport) -> str:

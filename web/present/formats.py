@@ -1,10 +1,17 @@
 """Numbers and times as people read them. Missing values are a dash everywhere."""
 
 import math
+import re
 
 MISSING = "\N{EN DASH}"
 
+NOW_S = 1.5
+"""What was less long ago is now."""
+
 _NARROW = "\N{NARROW NO-BREAK SPACE}"
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+_ULID_IN_TEXT = re.compile(r"\b([0-9A-HJKMNP-TV-Z]{26})(\.\d+)?\b")
+_HASH_IN_TEXT = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24,}\b")
 _MINUS = "\N{MINUS SIGN}"
 
 
@@ -125,6 +132,15 @@ def duration(value_s: float | None) -> str:
     return f"{seconds}{_NARROW}s"
 
 
+def since(seconds: float) -> str:
+    """How long ago something was.
+
+    >>> since(0.2), since(75)
+    ('now', '1\\u202fmin 15\\u202fs ago')
+    """
+    return "now" if seconds < NOW_S else f"{duration(max(1.0, float(round(seconds))))} ago"
+
+
 def several(number: float, noun: str) -> str:
     """A count with its noun.
 
@@ -132,6 +148,25 @@ def several(number: float, noun: str) -> str:
     ('1 node', '2 nodes')
     """
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def node_name(name: str) -> str:
+    """A node's name to look at. One that is a launch id (a ULID) has its end, by which it differs from its neighbours.
+
+    >>> node_name("01M81E89RS092KPDXBVM39HZGA"), node_name("gpu-7")
+    ('\u202639HZGA', 'gpu-7')
+    """
+    return f"\N{HORIZONTAL ELLIPSIS}{name[-6:]}" if _ULID.fullmatch(name) else name
+
+
+def with_short_names(text: str) -> str:
+    """A sentence with such names as `node_name` has them, and long hashes by their beginning.
+
+    >>> with_short_names("01M81E89RS092KPDXBVM39HZGA.2: away"), with_short_names("6edd01f2f68d728da2edf1f9762adedf")
+    ('\u202639HZGA: away', '6edd01f2\u2026')
+    """
+    short = _ULID_IN_TEXT.sub(lambda found: node_name(found[1]), text)
+    return _HASH_IN_TEXT.sub(lambda found: f"{found[1]}\N{HORIZONTAL ELLIPSIS}", short)
 
 
 def shortened(text: str, *, at_most: int) -> str:

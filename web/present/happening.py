@@ -7,6 +7,7 @@ from astraflow.contract.advice import ADVICE_INPUTS, Cap, PoolAdvice
 from astraflow.contract.reports import Event
 from web.points import Point
 from web.present import formats
+from web.present.sentences import bare_event
 
 AFTER_S = (60.0, 300.0)
 """So long after an event its consequences are looked for."""
@@ -48,7 +49,7 @@ def happening(event: Event, advice: PoolAdvice | None, points: Sequence[Point]) 
         at=event.at,
         title=event.kind.replace("_", " ").capitalize(),
         subject=event.subject,
-        message=event.message,
+        message=bare_event(event),
         formula=formula(advice) if is_decision and advice else (),
         figures=_figures(advice.inputs) if is_decision and advice else (),
         around=_around(event, points),

@@ -72,6 +72,9 @@ class NodesView:
     advised: list[str]
     """Pools with advice on their size."""
     knows_spot: bool
+    shows_type: bool
+    """A column in which all are alike is left out, as are regions that are called as their pools."""
+    shows_region: bool
 
 
 _COLUMNS = (
@@ -95,16 +98,23 @@ def nodes_view(table: NodeTable | None, report: Report | None, query: NodeQuery)
     if table is None or report is None:
         return NodesView(
             query=query, rows=[], cells={}, filters=[], columns=[], pools=(), kinds=(), regions=(), page=1, pages=1,
-            total="", members="", has_report=False, has_nodes=False, advised=[], knows_spot=False,
+            total="", members="", has_report=False, has_nodes=False, advised=[], knows_spot=False, shows_type=False,
+            shows_region=False,
         )  # fmt: skip
     page = table.page(query)
+    shown = {
+        "type": len(table.values(lambda row: row.kind)) > 1,
+        "region": any(row.node.facts.region != row.node.facts.pool for row in table.rows),
+    }
     live = {key: cell for row in page.rows for key, cell in row_cells(row, table.at).items()}
     return NodesView(
         query=query,
         rows=[_row_view(row) for row in page.rows],
         cells={key: Cell(text=text, tone=tone) for key, (text, tone) in live.items()},
         filters=_filters(table, query),
-        columns=[_column(query, *column) for column in _COLUMNS],
+        columns=[_column(query, *column) for column in _COLUMNS if shown.get(column[1], True)],
+        shows_type=shown["type"],
+        shows_region=shown["region"],
         pools=table.values(lambda row: row.node.facts.pool)[:MOST_CHOICES],
         kinds=table.values(lambda row: row.kind)[:MOST_CHOICES],
         regions=table.values(lambda row: row.node.facts.region)[:MOST_CHOICES],

@@ -22,6 +22,7 @@ from web.present.ledger import (
     prefix_balance,
     stream_balance,
 )
+from web.present.run_findings import ladder_finding, run_findings
 from web.present.shell import Choice, moment
 from web.present.timeline import Timeline, timeline
 from web.ranges import RANGES_S, TimeRange
@@ -99,11 +100,15 @@ class RunView:
     balances: tuple[Balance, ...]
     episodes: tuple[tuple[str, tuple[Entry, ...]], ...]
     drawings: dict[str, charts.Drawing]
+    findings: dict[str, str]
+    """Titles of the drawings and of the version ladder (`versions`)."""
     points: dict[str, Any]
     is_live: bool
     flows: tuple[FlowReport, ...]
     figures: tuple[Figure, ...]
     ranges: tuple[Choice, ...]
+    query: str
+    """What is shown, as its address has it."""
     begin: str
     """UTC, as a date field has it; with `end`, what is shown."""
     end: str
@@ -114,6 +119,11 @@ class RunView:
     x_ticks: Sequence[tuple[float, str]]
     moments: tuple[Pin, ...]
     """What happened to the fleet meanwhile, newest first."""
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether what is shown goes on."""
+        return self.is_live and not self.is_custom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +179,7 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
     pins = [pin for pin in past.pins if window.start <= pin.at <= window.end]
     moments = tuple((round(window.place(pin.at), 1), round(pin.at, 2), pin.kind.value) for pin in pins)
     bound = stream.max_staleness if stream else 0
+    rungs = _rungs(past, window, bound)
     shown = stream.policy if stream else ""
     return RunView(
         row=run_row(record, is_live=live is not None),
@@ -188,16 +199,18 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
             )
             for spec in RUN_CHARTS.values()
         },
+        findings=run_findings(past.rows) | {charts.LADDER: ladder_finding(rungs, bound)},
         points=_points(shown, past.rows, sequence=record.last_sequence, is_live=live is not None and window.is_moving),
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
         ranges=_ranges(past.span, shown if len(streams) > 1 else ""),
+        query=urlencode({"policy": shown, **(past.span.query if past.span else {})}),
         begin=moment(window.start),
         end=moment(window.end),
         is_custom=past.span is not None and not past.span.is_moving,
         timeline=timeline(past.rows, window),
-        rungs=_rungs(past, window, bound),
+        rungs=rungs,
         bound=bound,
         x_ticks=scales.x_ticks(window),
         moments=tuple(reversed(pins)),

@@ -17,6 +17,8 @@ class Bar:
 
     label: str
     """From, and to before."""
+    edge: str
+    """Where it begins: what fits below a bar."""
     count: str
     groups: str
     share: float
@@ -52,6 +54,7 @@ def histogram(spread: RewardSpread, asked: SampleFilter, *, path: str) -> Histog
         bars.append(
             Bar(
                 label=_edge(one.lowest) if one.lowest == one.highest else _label(one.begin, one.end),
+                edge=_edge(one.lowest if one.lowest == one.highest else one.begin),
                 count=formats.count(one.trajectories),
                 groups=formats.several(one.groups, "group"),
                 share=one.trajectories / most,
@@ -71,7 +74,7 @@ def histogram(spread: RewardSpread, asked: SampleFilter, *, path: str) -> Histog
 
 def _hole(begin: float, width: float) -> Bar:
     label = _label(begin, begin + width)
-    return Bar(label=label, count="0", groups="", share=0.0, address="", is_chosen=False)
+    return Bar(label=label, edge=_edge(begin), count="0", groups="", share=0.0, address="", is_chosen=False)
 
 
 def _label(begin: float, end: float) -> str:

@@ -47,7 +47,7 @@ def top_bar(report: Report | None, fleet: FleetState) -> TopBar:
         cluster=status.cluster if status else "",
         mode=mode,
         mode_title=title,
-        cost=f"{formats.dollars(dollars)}/h" if dollars else f"{formats.MISSING}/h",
+        cost=f"{formats.dollars(dollars)}/h" if dollars else formats.MISSING,
         kill="" if kill is KillScope.NONE else kill.value,
         kill_reason=status.kill_reason if status else "",
         has_fleet=status is not None,

@@ -40,7 +40,7 @@ def what_if_view(answers: Compared, *, max_nodes: int) -> WhatIfView:
     """The chart and its table."""
     began, ended = answers.then.began_at, answers.then.ended_at
     lines = {"then": answers.sizes(answers.then), "now": answers.sizes(answers.now)}
-    rows = _rows(lines["then"], lines["now"], ended)
+    rows = _rows(lines["then"], lines["now"], began, ended)
     window = scales.window_of(began, ended, None)
     moments = [rows[0], *(after for before, after in pairwise(rows) if before[1] != after[1])]
     return WhatIfView(
@@ -87,9 +87,9 @@ def _texts(answers: Compared, name: str, text: Callable[[float], str]) -> tuple[
     return text(recorded), text(now), text(then)
 
 
-def _rows(then: Sequence[PoolAdvice], now: Sequence[PoolAdvice], ended: float) -> list[charts.Row]:
-    """Both as steps: a target stays until the next one."""
-    moments = sorted({advice.at for advice in (*then, *now)} | {ended})
+def _rows(then: Sequence[PoolAdvice], now: Sequence[PoolAdvice], began: float, ended: float) -> list[charts.Row]:
+    """Both as steps: a target stays until the next one. What is told is what moved, and the last: often that alone."""
+    moments = sorted({advice.at for advice in (*then, *now)} | {began, ended})
     rows: list[charts.Row] = []
     for at in moments:
         if rows:

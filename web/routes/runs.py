@@ -144,6 +144,15 @@ async def show_run(
     )
 
 
+@router.get("/runs/{run_id}/course")
+@needs(Need.READ)
+async def show_course(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
+    """What the page draws on the server alone, for the live page: the trainer's time, versions, what happened."""
+    parts = showing(parts, run_id)
+    view = await _view(parts, run_id, policy, span=_span(request.query_params))
+    return parts.pages.page(request, "runs/_course_now.html", view=view)
+
+
 @router.get("/runs/{run_id}/ledger")
 @needs(Need.READ)
 async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:

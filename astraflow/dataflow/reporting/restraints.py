@@ -75,4 +75,5 @@ def _over(advice: PoolAdvice, name: str, began_at: float, seen_at: float) -> Tol
     minutes = (seen_at - began_at) / 60.0
     lasted = f"{minutes:.0f} minutes" if minutes >= 1.5 else "a minute or less"
     sentence = f"{advice.pool}: no more held back by {_WORDS.get(name, name)}, after {lasted}; the target is "
-    return Told(kind="cap_ended", pool=advice.pool, sentence=f"{sentence}{advice.target} nodes.")
+    nodes = "node" if advice.target == 1 else "nodes"
+    return Told(kind="cap_ended", pool=advice.pool, sentence=f"{sentence}{advice.target} {nodes}.")

@@ -48,6 +48,11 @@ export function duration(seconds) {
   return `${whole}${NARROW}s`;
 }
 
+// A launch id (a ULID) by its end, in which it differs from its neighbours.
+export function nodeName(name) {
+  return /^[0-9A-HJKMNP-TV-Z]{26}$/.test(name) ? `\u2026${name.slice(-6)}` : name;
+}
+
 export function lagText(lag) {
   if (lag === undefined) return "away";
   return lag ? `${lag} behind` : "current";

@@ -1,7 +1,7 @@
 // Draws the version ladder again from live points: the same stretches as web/present/ladder.py.
 import { drawXAxis, nearest, shape } from "./chart.js";
 import { cursor, onCursor, readable } from "./cursor.js";
-import { lagText } from "./formats.js";
+import { lagText, nodeName } from "./formats.js";
 import { onPoints, points } from "./points.js";
 import { WIDTH, windowOf, xPlace } from "./scales.js";
 
@@ -87,7 +87,7 @@ function newRow(name) {
   label.className = "rung-name";
   label.title = name;
   const isolated = document.createElement("bdi");
-  isolated.textContent = name;
+  isolated.textContent = nodeName(name);
   label.append(isolated);
   const strip = shape("svg", {
     class: "rung-strip",

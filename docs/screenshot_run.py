@@ -1,0 +1,89 @@
+"""The run that is in the pictures: started here, given something to show, and ended."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+RECIPE = Path(__file__).with_name("screenshots.toml")
+LINK = re.compile(r"http://\S+/login\?token=\S+")
+START_S = 120.0
+END_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """A run that goes on."""
+
+    link: str
+    """The one-time login link of its page."""
+    directory: Path
+
+    @contextmanager
+    def stopped(self, program: str) -> Iterator[None]:
+        """Its program does nothing meanwhile."""
+        pid = json.loads((self.directory / "processes.json").read_text())[program]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def own_run(settle_s: float, *, say: Callable[[str], None]) -> Iterator[OwnRun]:
+    """The run of `docs/screenshots.toml`, after so many seconds. Raises: RuntimeError when it does not start."""
+    with tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home:
+        directory = Path(home) / "runs" / "three-regions"
+        arguments = ("run", str(RECIPE), "--fleet", "--maintainer", "scripted", "--no-browser")
+        with _started(home, *arguments, "--run-dir", str(directory)) as link:
+            say(f"the run has begun; its pictures are taken in {settle_s:.0f} s")
+            time.sleep(settle_s)
+            yield OwnRun(link=link, directory=directory)
+
+
+@contextmanager
+def empty_page() -> Iterator[str]:
+    """Link of a page that has seen no run."""
+    with (
+        tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home,
+        _started(home, "serve", "web", "--directory", str(Path(home) / "web")) as link,
+    ):
+        yield link
+
+
+@contextmanager
+def _started(home: str, *arguments: str) -> Iterator[str]:
+    """The command until the block ends, then as Ctrl-C would; gives the link that it prints."""
+    said = Path(home) / "said"
+    with said.open("w") as out:
+        process = subprocess.Popen(  # noqa: S603 (this checkout's own command)
+            [sys.executable, "-m", "astraflow.cli", *arguments],
+            env={**os.environ, "ASTRAFLOW_HOME": home},
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+        try:
+            yield _link_in(said, process)
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=END_S)
+
+
+def _link_in(said: Path, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        found = LINK.search(said.read_text())
+        if found:
+            return found.group()
+        time.sleep(0.2)
+    raise RuntimeError(f"no link was printed; the command said: {said.read_text()[-800:]}")
