@@ -8,8 +8,8 @@ from astraflow.contract.reports import StreamReport
 from web.present import scales
 from web.present.findings import FED_BELOW
 
-PAINTED_ROWS = 225
-"""Of a longer series the server paints every second, third, ... point: a page has few pixels more."""
+PAINTED_ROWS = 150
+"""Of a longer series the server paints every second, third, ... point, until the script draws all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
