@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     async def run(stop: asyncio.Event) -> None:
         await serve(_settings(chosen), stop=stop, on_ready=_say_ready)
 
-    return run_process(run)
+    return run_process(run, has_large_messages=False)
 
 
 def _parser() -> argparse.ArgumentParser:

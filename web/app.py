@@ -1,16 +1,13 @@
 """The application: routes, static files, error pages, and the guard around all of it."""
 
-import mimetypes
 from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.routing import Match, Mount, Route
-from starlette.types import ASGIApp, Scope
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp
 
 from astraflow.contract.errors import (
     AstraFlowError,
@@ -31,7 +28,6 @@ from web.guard import READING, Guard, is_for_programs
 from web.launching.launcher import UnknownRun
 from web.parts import House, Parts, parts_for_problems
 from web.problems import FieldProblem, problem_answer
-from web.rendering import STATIC
 from web.roles import Need, Needs, least_role
 from web.routes import (
     api,
@@ -39,6 +35,7 @@ from web.routes import (
     charts,
     dataflow,
     decisions,
+    files,
     flows,
     health,
     kill,
@@ -62,7 +59,7 @@ _OF_RUNS = (launches, runs, trajectories)
 _PAGES = (overview, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
 _MORE_PAGES = (flows, charts, audit, settings, providers)
 _BESIDE = (kill, views, palette, login, live, health)
-ROUTERS = (*(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
+ROUTERS = (files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
 
 log = get_logger()
 
@@ -102,11 +99,6 @@ def create_app(house: House) -> ASGIApp:
     app.state.house = house
     for router in ROUTERS:
         app.include_router(router)
-    mimetypes.add_type("text/javascript", ".js")
-    # Files hold no secret, so that packing them tells nobody anything; pages do, and are sent as they are.
-    packed = GZipMiddleware(_KeptFiles(directory=STATIC), minimum_size=500)
-    files = Mount(f"/static/{house.pages.build}", packed, name="static")
-    app.router.routes.append(files)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(AstraFlowError, _on_astraflow_error)
@@ -115,17 +107,8 @@ def create_app(house: House) -> ASGIApp:
     async def refuse(request: Request, need: Need) -> Response:
         return await _refusal(house.showing(house.followed.named("")), request, need)
 
-    needs = Needs([*(route for router in ROUTERS for route in router.routes), files])
+    needs = Needs(route for router in ROUTERS for route in router.routes)
     return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, refuse=refuse)
-
-
-class _KeptFiles(StaticFiles):
-    """Files whose address names their content: browsers need not ask again."""
-
-    def file_response(self, full_path: object, stat_result: object, scope: Scope, status_code: int = 200) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)  # type: ignore[arg-type] # as given
-        response.headers["cache-control"] = "public, max-age=31536000, immutable"
-        return response
 
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:

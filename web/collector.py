@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
@@ -34,9 +34,9 @@ class ReportSource(Protocol):
     def watch_report(self, *, nodes_per_s: int | None = None) -> AsyncIterator[Report]:
         """The latest report at once, then one a second; of many nodes, so many are new each second."""
 
-    async def history(
+    def past(
         self, *, after_sequence: int = 0, limit: int = KEPT_POINTS, resolution_s: int = 1
-    ) -> tuple[Report, ...]:
+    ) -> AsyncIterator[Report]:
         """Reports with a greater sequence, oldest first: every second's, or one a minute."""
 
 
@@ -120,21 +120,33 @@ class Collector:
 
     async def _missing(self, report: Report) -> list[Point]:
         """Fill in what the history has between the newest point and this report."""
-        last = self._state.series.last_sequence
-        past = await self._source.history(after_sequence=last, limit=KEPT_POINTS)
-        seconds = [old for old in past if old.run == report.run and old.sequence < report.sequence]
         points = []
-        for old in [*await self._older(report, last, seconds), *seconds]:
+        async for old in self._between(self._state.series.last_sequence, report):
             point = self._state.fill(old)
             self._keeper.add(old, point)
             points += [] if point is None else [point]
         return points
 
-    async def _older(self, report: Report, last: int, seconds: Sequence[Report]) -> list[Report]:
-        """Minutes of what came before the seconds that dataflow still has, as far as it is not recorded."""
-        first = seconds[0].sequence if seconds else report.sequence
+    async def _between(self, last: int, report: Report) -> AsyncIterator[Report]:
+        """Seconds that dataflow still has, after minutes of what came before them, as far as it is not recorded."""
+        first = None
+        async for old in self._source.past(after_sequence=last, limit=KEPT_POINTS):
+            if old.run != report.run or old.sequence >= report.sequence:
+                continue
+            if first is None:
+                first = old.sequence
+                async for older in self._older(report, last, first):
+                    yield older
+            yield old
+        if first is None:
+            async for older in self._older(report, last, report.sequence):
+                yield older
+
+    async def _older(self, report: Report, last: int, first: int) -> AsyncIterator[Report]:
+        """Minutes before the sequence `first`."""
         known = max(last, await self._keeper.recorded_until(report.run))
         if first <= known + 1:
-            return []
-        minutes = await self._source.history(after_sequence=known, limit=MOST_MINUTES, resolution_s=60)
-        return [old for old in minutes if old.run == report.run and old.sequence < first]
+            return
+        async for old in self._source.past(after_sequence=known, limit=MOST_MINUTES, resolution_s=60):
+            if old.run == report.run and old.sequence < first:
+                yield old

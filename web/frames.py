@@ -38,6 +38,8 @@ class FrameMaker:
         self._cells: dict[str, Cell] = {}
         self._regions: dict[str, str] = {}
         self._lists: dict[str, tuple[str, ...]] = {}
+        self._latest: tuple[int, Report | None, str] = (-1, None, "")
+        """The snapshot that was asked for last: after which sequence, of which report."""
 
     @property
     def cells(self) -> Mapping[str, Cell]:
@@ -64,10 +66,21 @@ class FrameMaker:
         return text
 
     def snapshot(self, after: int) -> str:
-        """Everything, and the points after a sequence."""
+        """Everything, and the points after a sequence.
+
+        When this process was away, all browsers come back at once and ask the same: it is encoded once, too.
+        """
         report = self._state.report
         if report is None:
             return _encoded(kind="waiting", build=self._build, **self._feed())
+        if self._state.is_stale:  # no frame says soon how old it has become
+            return self._everything(report, after)
+        known_after, known_report, _ = self._latest
+        if known_after != after or known_report is not report:
+            self._latest = (after, report, self._everything(report, after))
+        return self._latest[2]
+
+    def _everything(self, report: Report, after: int) -> str:
         return _encoded(
             kind="snapshot",
             run=report.run,

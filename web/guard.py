@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.addresses import came_from, hostname, is_own_origin
+from web.files import FILES
 from web.problems import problem_answer
 from web.roles import Need, Needs
 from web.settings import Settings
@@ -82,6 +83,9 @@ class Guard:
         refusal = self._stranger(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, answer)
+            return
+        if _reads(scope) and scope["path"].startswith(FILES):
+            await self._app(scope, receive, answer)  # the same for everybody: it does not matter who asks
             return
         viewer = await self._viewer(scope, headers)
         need = self._needs.of(scope)

@@ -1,6 +1,6 @@
 """Who produces, as rows that can be filtered and sorted: made once for each look at the nodes, for all pages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from statistics import median
@@ -17,6 +17,8 @@ HOUR_S = 3600.0
 
 STATE_ORDER = (NodeState.LOST, NodeState.JOINING, NodeState.DRAINING, NodeState.READY, NodeState.GONE)
 """Those that need a look come first."""
+
+_PLACES = {state: place for place, state in enumerate(STATE_ORDER)}
 
 SPOT = {"yes": True, "no": False}
 
@@ -169,25 +171,31 @@ class NodeTable:
         return sorted({read(row) for row in self.rows} - {""})
 
     def _ordered(self, query: NodeQuery) -> list[NodeRow]:
-        words = query.text.casefold().split()
-        found = [
-            row
-            for row in self.rows
-            if (row.node.state.value == query.state if query.state else row.node.state is not NodeState.GONE)
-            and query.pool in ("", row.node.facts.pool)
-            and query.kind in ("", row.kind)
-            and query.region in ("", row.node.facts.region)
-            and (query.spot not in SPOT or row.is_spot is SPOT[query.spot])
-            and (not words or all(word in row.words for word in words))
-        ]
+        found = self.rows
+        for is_asked, fits in _filters(query):
+            if is_asked:
+                found = [row for row in found if fits(row)]
         if query.sort or query.order:
-            found.sort(key=SORTS[query.sort], reverse=query.order == "down")
+            found = sorted(found, key=SORTS[query.sort], reverse=query.order == "down")
         return found
+
+
+def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]]]:
+    """What a query can ask for: whether it does, and which rows fit. Most ask for little, of thousands of rows."""
+    state = NodeState(query.state) if query.state else None
+    words = query.text.casefold().split()
+    yield state is None, lambda row: row.node.state is not NodeState.GONE
+    yield state is not None, lambda row: row.node.state is state
+    yield bool(query.pool), lambda row: row.node.facts.pool == query.pool
+    yield bool(query.kind), lambda row: row.kind == query.kind
+    yield bool(query.region), lambda row: row.node.facts.region == query.region
+    yield query.spot in SPOT, lambda row: row.is_spot is SPOT[query.spot]
+    yield bool(words), lambda row: all(word in row.words for word in words)
 
 
 def _rows(report: Report, machines: Mapping[str, Instance], shares: Mapping[str, Shares]) -> list[NodeRow]:
     trained = {stream.policy: (stream.version, stream.max_staleness) for stream in report.streams}
-    ordered = sorted(report.nodes, key=lambda node: (STATE_ORDER.index(node.state), node.facts.name, node.id))
+    ordered = sorted(report.nodes, key=lambda node: (_PLACES[node.state], node.facts.name, node.id))
     kinds = [_kind(node, machines.get(node.facts.name)) for node in ordered]
     usual = _usual_rates(ordered, kinds)
     prices = {advice.pool: advice.inputs.get("price_per_hour") for advice in report.advice}

@@ -93,9 +93,10 @@ class Parts(House):
     nodes: NodesNow
 
 
-def parts_of(connection: HTTPConnection) -> Parts:
+async def parts_of(connection: HTTPConnection) -> Parts:
     """The parts, for a route; the run is the one that the address, the form, the page or the browser's cookie names.
 
+    It waits for nothing, and yet is `async`: any other dependency is called in a thread, for each request.
     Raises: Conflict for an action on a run that is not followed any more: it must not hit another one.
     """
     house, named, one = _asked(connection)
@@ -118,7 +119,7 @@ def _asked(connection: HTTPConnection) -> tuple[House, str, Following]:
     return house, named, house.followed.named(named or connection.cookies.get(RUN_COOKIE, ""))
 
 
-def viewer_of(connection: HTTPConnection) -> Viewer:
+async def viewer_of(connection: HTTPConnection) -> Viewer:
     """Who asks; the guard lets nobody else through."""
     return cast("Viewer", connection.state.viewer)
 

@@ -156,15 +156,26 @@ def lags_of(report: Report, stream: StreamReport) -> Mapping[str, int]:
     return lags
 
 
-def point_json(point: Point, only: PolicyId | None = None) -> list[Any]:
+def point_json(point: Point) -> list[Any]:
     """A point as the charts take it: `[sequence, at, {policy: {"v": values, "l": lags}}, fleet values]`."""
     policies = {
-        policy: {"v": [_rounded(getattr(values, name)) for name in VALUES], "l": dict(point.lags.get(policy, {}))}
+        policy: {"v": [rounded(getattr(values, name)) for name in VALUES], "l": dict(point.lags.get(policy, {}))}
         for policy, values in point.policies.items()
-        if only is None or policy == only
     }
-    fleet = [_rounded(getattr(point.fleet, name)) for name in FLEET_VALUES]
+    fleet = [rounded(getattr(point.fleet, name)) for name in FLEET_VALUES]
     return [point.sequence, round(point.at, 2), policies, fleet]
+
+
+def rounded(value: float | None) -> float | None:
+    """A number with the digits that anybody could see; whole ones without a point.
+
+    >>> rounded(0.1234567), rounded(32.0), rounded(None)
+    (0.12346, 32, None)
+    """
+    if not isinstance(value, float):
+        return value
+    short = float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    return int(short) if short.is_integer() else short
 
 
 def finite(value: float) -> float | None:
@@ -206,10 +217,6 @@ def _training(stream: StreamReport) -> dict[str, float | None]:
         "compute_s": finite(stream.compute_s),
         "publish_s": finite(stream.publish_s),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if isinstance(value, float) else value
 
 
 def _farthest(lags: Mapping[str, int]) -> dict[str, int]:

@@ -102,9 +102,11 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,  # else each `include`, of a row even, asks the disk whether the file is another one
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     build, clock = build_stamp(), SystemClock()
     environment.globals |= {
         "build": build,

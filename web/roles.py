@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
 
-from starlette.routing import BaseRoute, Match, Mount
+from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
@@ -103,8 +103,6 @@ class Needs:
 
 def need_of(route: BaseRoute) -> Need:
     """What a route says it needs. Raises: RuntimeError when it does not say."""
-    if isinstance(route, Mount):
-        return Need.NOTHING  # files of the release, the same for everybody
     endpoint = getattr(route, "endpoint", None)
     if endpoint not in _declared:
         raise RuntimeError(

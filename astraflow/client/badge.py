@@ -15,9 +15,9 @@ from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import ClientTls, Link, dial
-from astraflow.wire.diagnosis import pinned_authority
 from astraflow.wire.pb import enrollment_pb2 as pb
 from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
+from astraflow.wire.pinning import pinned_authority
 
 log = get_logger()
 

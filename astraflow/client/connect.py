@@ -5,12 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.access.authority import Authority
 from astraflow.access.callers import Role
-from astraflow.client.badge import badge_for
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.wire.channel import authority_client_tls, dial
+from astraflow.wire.channel import dial, folder_client_tls
 
 
 @asynccontextmanager
@@ -23,7 +21,7 @@ async def connect_control(
     authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
     Raises: InvalidInput for an address without a port, or a folder without an authority.
     """
-    tls = authority_client_tls(Authority.opened(authority)) if authority else None
+    tls = folder_client_tls(authority) if authority else None
     async with dial(address, token=token, tls=tls) as link:
         yield ControlPlaneClient(link)
 
@@ -45,6 +43,8 @@ async def connect_agent(
         ):
             yield control, plane
         return
+    from astraflow.client.badge import badge_for  # X.509: see `folder_client_tls`
+
     where, badge = await badge_for(dataflow, token=token, role=Role.AGENT, name=name)
     async with badge.dial(where) as to_dataflow, badge.dial(fleet) as to_fleet:
         renewing = asyncio.create_task(badge.run(where))

@@ -21,7 +21,7 @@ from astraflow.contract.plugins import PluginChange
 from astraflow.contract.reports import NodeReport, Report
 from astraflow.wire.channel import Link
 from astraflow.wire.codec_advice import decode_answer, encode_question, encode_terms
-from astraflow.wire.codec_control import decode_event, decode_node, decode_report, encode_change
+from astraflow.wire.codec_control import decode_event, decode_report, encode_change
 from astraflow.wire.codec_evaluations import decode_evaluation
 from astraflow.wire.codec_lookups import (
     decode_sample,
@@ -32,6 +32,7 @@ from astraflow.wire.codec_lookups import (
     encode_reward_query,
     encode_trajectory_query,
 )
+from astraflow.wire.codec_nodes import NodeReader
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 
@@ -39,6 +40,9 @@ TIMEOUT_S = 10.0
 
 AT_ONCE = 200
 """Nodes that are read before others of the process have their turn: a few milliseconds."""
+
+REPORTS_AT_ONCE = 50
+"""The same of past reports; with a turn after each, a busy thread of the process makes them seconds late."""
 
 WHAT_IF_S = 60.0
 """A run of weeks is read and played through."""
@@ -62,17 +66,17 @@ class ControlPlaneClient:
         seconds before, the very same tuple until others are read, which happens in small pieces between reports.
         """
         nodes: tuple[NodeReport, ...] = ()
-        due = 0
+        due, reader = 0, NodeReader()
         async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
             if nodes_per_s is None or not nodes or len(message.nodes) <= nodes_per_s:
-                report = decode_report(message)
-                nodes = report.nodes
+                nodes = tuple(reader.read(message.nodes))
+                report = decode_report(message, nodes=nodes)
                 due = report.sequence + 1
                 yield report
                 continue
             yield decode_report(message, nodes=nodes)
             if message.sequence >= due:
-                nodes = await _nodes_of(message)
+                nodes = await _nodes_of(message, reader)
                 due = message.sequence + -(-len(nodes) // nodes_per_s)
 
     async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
@@ -90,6 +94,19 @@ class ControlPlaneClient:
             if not reply.has_more:
                 return tuple(found[-limit:]) if limit else ()
             after_sequence = found[-1].sequence
+
+    async def past(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> AsyncIterator[Report]:
+        """The same, one after the other, each read when it is wanted: 900 reports at once are 15 MB."""
+        has_more = True
+        while has_more:
+            request = pb.HistoryRequest(after_sequence=after_sequence, limit=limit, resolution_s=resolution_s)
+            reply = await self._link.call(self._stub.History, request, timeout_s=TIMEOUT_S)
+            has_more = reply.has_more
+            for place, message in enumerate(reply.reports):
+                after_sequence = message.sequence
+                yield decode_report(message)
+                if place % REPORTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def trajectories(self, query: TrajectoryQuery) -> TrajectoryPage:
         """Sampled trajectories; for the next page, `before` is the ordinal of the last one seen."""
@@ -202,10 +219,11 @@ class ControlPlaneClient:
         return decode_answer(await self._link.call(self._stub.WhatIf, encode_question(question), timeout_s=WHAT_IF_S))
 
 
-async def _nodes_of(message: pb.Report) -> tuple[NodeReport, ...]:
+async def _nodes_of(message: pb.Report, reader: NodeReader) -> tuple[NodeReport, ...]:
     """The nodes of a large report, read without keeping others waiting."""
     found: list[NodeReport] = []
-    for start in range(0, len(message.nodes), AT_ONCE):
-        found += map(decode_node, message.nodes[start : start + AT_ONCE])
-        await asyncio.sleep(0)
+    for node in reader.read(message.nodes):
+        found.append(node)
+        if len(found) % AT_ONCE == 0:
+            await asyncio.sleep(0)
     return tuple(found)

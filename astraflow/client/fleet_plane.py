@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.access.authority import Authority
 from astraflow.contract.fleet import (
     Actor,
     Applied,
@@ -31,7 +30,7 @@ from astraflow.contract.maintenance import (
     TranscriptPage,
 )
 from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
-from astraflow.wire.channel import Link, authority_client_tls, dial
+from astraflow.wire.channel import Link, dial, folder_client_tls
 from astraflow.wire.codec_fleet import (
     decode_applied,
     decode_decision,
@@ -225,7 +224,7 @@ async def connect_fleet(address: str, token: str, *, authority: Path | None = No
     authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
     Raises: InvalidInput for an address without a port, or a folder without an authority.
     """
-    tls = authority_client_tls(Authority.opened(authority)) if authority else None
+    tls = folder_client_tls(authority) if authority else None
     async with dial(address, token=token, tls=tls) as link:
         yield FleetPlaneClient(link)
 

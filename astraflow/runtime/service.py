@@ -37,14 +37,17 @@ def exit_code(problem: AstraFlowError) -> int:
     return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
 
 
-def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
+
+    has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones.
 
     An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
     traceback: its message is written for the person who reads it.
     """
     code = 0
-    prepare_for_large_messages()
+    if has_large_messages:
+        prepare_for_large_messages()
     try:
         uvloop.run(_with_stop(main))
     except* AstraFlowError as problems:

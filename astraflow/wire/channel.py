@@ -5,15 +5,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import grpc
 
-from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.wire.diagnosis import tls_trouble
 from astraflow.wire.errors import from_status, is_from_service
 from astraflow.wire.pem import authorities, pair
+
+if TYPE_CHECKING:
+    from astraflow.access.authority import Authority
 
 PROTOCOL = "2"
 """Version of the planes. A peer that speaks another one is refused by name instead of misunderstood."""
@@ -60,10 +62,17 @@ class ClientTls:
         return cls(ca=authorities(ca), certificate=chain, key=private)
 
 
-def authority_client_tls(authority: Authority) -> ClientTls:
+def authority_client_tls(authority: "Authority") -> ClientTls:
     """Mutual TLS for a process beside the run's authority that holds the run token."""
     own = authority.for_run_token()
     return ClientTls(ca=authority.pem, certificate=own.certificate, key=own.key)
+
+
+def folder_client_tls(folder: Path) -> ClientTls:
+    """The same, with the authority in a folder. Raises: InvalidInput for a folder without one."""
+    from astraflow.access.authority import Authority  # X.509 takes 7 MB, which only runs that speak TLS need
+
+    return authority_client_tls(Authority.opened(folder))
 
 
 class Link:

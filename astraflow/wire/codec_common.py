@@ -127,7 +127,12 @@ def decode_link(message: pb.LinkReport) -> LinkReport:
 
 def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:
     """A proto map of policy -> version."""
-    return {PolicyId(policy): Version(version) for policy, version in versions.items()}
+    return {_policy(policy): _version(version) for policy, version in versions.items()}
+
+
+# A run has few of each, and a report of thousands of nodes names them again and again.
+_policy = lru_cache(maxsize=256)(PolicyId)
+_version = lru_cache(maxsize=4096)(Version)
 
 
 def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,31 +1,26 @@
 """The control plane's dataclasses and messages, both ways."""
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, Version
+from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.links import VersionReport, WeightsReport
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, Seam
 from astraflow.contract.reports import (
     Event,
     FlowReport,
     NodeReport,
-    NodeState,
     PoolReport,
     Report,
     StreamReport,
 )
 from astraflow.wire.codec_advice import decode_advice, encode_advice
 from astraflow.wire.codec_common import (
-    decode_facts,
     decode_json,
-    decode_link,
-    decode_versions,
-    encode_facts,
     encode_json,
-    encode_link,
     plain,
     taken,
 )
 from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
+from astraflow.wire.codec_nodes import NodeReader, encode_node
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 _EVENT_FIELDS = ("ordinal", "at", "kind", "subject", "message", "folded")
@@ -110,7 +105,7 @@ def decode_report(message: pb.Report, *, nodes: tuple[NodeReport, ...] | None = 
         flows=tuple(_decode_flow(flow) for flow in message.flows),
         streams=tuple(_decode_stream(stream) for stream in message.streams),
         pools=tuple(PoolReport(id=PoolId(pool.id), **taken(pool, _POOL_FIELDS)) for pool in message.pools),
-        nodes=tuple(map(decode_node, message.nodes)) if nodes is None else nodes,
+        nodes=tuple(NodeReader().read(message.nodes)) if nodes is None else nodes,
         events=tuple(decode_event(event) for event in message.events),
         troubles=tuple(message.troubles),
         evaluations=tuple(decode_evaluation(evaluation) for evaluation in message.evaluations),
@@ -256,48 +251,4 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
         planned=tuple(decode_planned(planned) for planned in message.planned),
         rewards=tuple(message.rewards),
         **taken(message, _STREAM_FIELDS),
-    )
-
-
-def encode_node(node: NodeReport) -> pb.NodeReport:
-    """One node of a report -> message."""
-    return pb.NodeReport(
-        id=node.id,
-        facts=encode_facts(node.facts),
-        state=node.state.value,
-        joined_at=node.joined_at,
-        beat_age_s=node.beat_age_s,
-        leased=node.leased,
-        episodes_per_s=node.episodes_per_s,
-        tokens_per_s=node.tokens_per_s,
-        versions={policy: int(version) for policy, version in node.versions.items()},
-        counters=dict(node.counters),
-        gauges=dict(node.gauges),
-        lease_expiries=node.lease_expiries,
-        errors=node.errors,
-        links=[encode_link(link) for link in node.links],
-    )
-
-
-def decode_node(message: pb.NodeReport) -> NodeReport:
-    """Message -> one node of a report."""
-    try:
-        state = NodeState(message.state)
-    except ValueError:
-        raise InvalidInput(f"node {message.id} is in the unknown state {message.state!r}") from None
-    return NodeReport(
-        id=NodeId.known(message.id),
-        facts=decode_facts(message.facts),
-        state=state,
-        joined_at=message.joined_at,
-        beat_age_s=message.beat_age_s,
-        leased=message.leased,
-        episodes_per_s=message.episodes_per_s,
-        tokens_per_s=message.tokens_per_s,
-        versions=decode_versions(message.versions),
-        counters=plain(message.counters),
-        gauges=plain(message.gauges),
-        lease_expiries=message.lease_expiries,
-        errors=tuple(message.errors),
-        links=tuple(decode_link(link) for link in message.links),
     )

@@ -8,11 +8,7 @@ import os
 import ssl
 from datetime import UTC, datetime
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
-
-from astraflow.access.authority import pin_of
-from astraflow.contract.errors import AstraFlowError, NotAuthenticated, Unavailable
+from astraflow.contract.errors import AstraFlowError, NotAuthenticated
 
 PROBE_S = 3.0
 """How long to look."""
@@ -37,31 +33,10 @@ async def tls_trouble(
         return None
 
 
-async def pinned_authority(address: str, pin: str) -> bytes:
-    """The certificate (PEM) of the authority behind a service, if its public key is the pinned one.
-
-    Nothing is believed but the pin: what is found is only good for checking the connection that follows.
-    Raises: Unavailable; NotAuthenticated when it does not speak TLS, or another authority is behind it.
-    """
-    try:
-        async with asyncio.timeout(PROBE_S):
-            chain = await _chain(address)
-    except ssl.SSLError:
-        raise NotAuthenticated(f"{address} does not speak TLS: is the address the one to join at?") from None
-    except (OSError, TimeoutError) as problem:
-        raise Unavailable(f"{address} cannot be reached ({str(problem) or 'no answer in time'})") from None
-    for certificate in chain:
-        if pin_of(certificate) == pin:
-            return certificate.public_bytes(Encoding.PEM)
-    raise NotAuthenticated(
-        f"{address} is of another authority than the pinned {pin}: this is another run, or somebody stands in between; "
-        "nothing was sent"
-    )
-
-
 async def _trouble_without_tls(address: str) -> AstraFlowError | None:
     try:
-        await _chain(address)
+        _, writer = await connected(address, unchecked())
+        writer.transport.abort()
     except ssl.SSLError:
         return None  # it speaks no TLS either
     return NotAuthenticated(
@@ -73,7 +48,7 @@ async def _trouble_without_tls(address: str) -> AstraFlowError | None:
 async def _trouble_with_tls(
     address: str, ca: bytes, certificate: bytes | None, key: bytes | None
 ) -> AstraFlowError | None:
-    context = _context()
+    context = unchecked()
     context.check_hostname, context.verify_mode = True, ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=ca.decode("ascii"))
     if certificate is not None and key is not None:
@@ -102,7 +77,7 @@ async def _is_refused(address: str, context: ssl.SSLContext) -> bool:
 
     One that takes the certificate speaks first. Raises: ssl.SSLError when it is this side that refuses; OSError.
     """
-    reader, writer = await _connect(address, context)
+    reader, writer = await connected(address, context)
     try:
         return not await reader.read(1)
     except (ssl.SSLError, ConnectionResetError):
@@ -114,6 +89,8 @@ async def _is_refused(address: str, context: ssl.SSLContext) -> bool:
 def _own_trouble(certificate: bytes | None) -> AstraFlowError | None:
     if certificate is None:
         return None
+    from cryptography import x509  # 7 MB, for those who speak TLS
+
     until = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     if until > datetime.now(UTC):
         return None
@@ -122,26 +99,8 @@ def _own_trouble(certificate: bytes | None) -> AstraFlowError | None:
     )
 
 
-async def _chain(address: str) -> list[x509.Certificate]:
-    """What a service shows, unchecked. Raises: ssl.SSLError when it speaks no TLS; OSError."""
-    _, writer = await _connect(address, _context())
-    try:
-        found = writer.get_extra_info("ssl_object")
-        # Public from Python 3.13 on; `truststore`, which pip uses, reads it from the same place before.
-        shown = getattr(found, "get_unverified_chain", None) or found._sslobj.get_unverified_chain
-        return [_parsed(one) for one in shown()]
-    finally:
-        writer.transport.abort()
-
-
-def _parsed(shown: object) -> x509.Certificate:
-    if isinstance(shown, bytes):
-        return x509.load_der_x509_certificate(shown)
-    encoded = shown.public_bytes(ssl._ssl.ENCODING_DER)  # type: ignore[attr-defined]  # see `_chain`
-    return x509.load_der_x509_certificate(encoded)
-
-
-def _context() -> ssl.SSLContext:
+def unchecked() -> ssl.SSLContext:
+    """A context that takes whatever the other side shows."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -160,7 +119,8 @@ def _show(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         os.close(descriptor)
 
 
-async def _connect(address: str, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connected(address: str, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Both ends of a connection to `HOST:PORT`, after the handshake. Raises: ssl.SSLError, OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return await asyncio.open_connection(host, int(port), ssl=context, server_hostname=host)

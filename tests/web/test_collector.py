@@ -37,12 +37,13 @@ class ScriptedSource:
             yield self._world.report(second)
         raise Unavailable("the connection was cut")
 
-    async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
+    async def past(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> AsyncIterator[Report]:
         if resolution_s == 60:
-            minutes = range(-(-(after_sequence + 1) // 60) * 60, self._now + 1, 60)
-            return tuple(self._world.report(second, is_history=True) for second in minutes[-limit:])
-        first = max(after_sequence + 1, self._now - min(limit, KEPT_SECONDS) + 1)
-        return tuple(self._world.report(second, is_history=True) for second in range(first, self._now + 1))
+            seconds = range(-(-(after_sequence + 1) // 60) * 60, self._now + 1, 60)[-limit:]
+        else:
+            seconds = range(max(after_sequence + 1, self._now - min(limit, KEPT_SECONDS) + 1), self._now + 1)
+        for second in seconds:
+            yield self._world.report(second, is_history=True)
 
 
 class ListKeeper:

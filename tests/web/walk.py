@@ -60,7 +60,13 @@ MORE = (
 )
 """States of pages that have addresses of their own."""
 
-NO_PAGES = ("/api/v1/openapi.json", "/login/provider", "/login/provider/return", "/healthz")
+NO_PAGES = (
+    "/api/v1/openapi.json",
+    "/login/provider",
+    "/login/provider/return",
+    "/healthz",
+    "/static/{build}/{path:path}",
+)
 
 ASKS_FOR = {"/runs/new/preview": "?recipe=smoke", "/runs/compare": "?run=1"}
 """What an address needs besides."""

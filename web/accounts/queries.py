@@ -49,11 +49,14 @@ def take_login_token(session: Session, token_hash: str, *, now: float) -> LoginT
 
 def session_user(session: Session, cookie_hash: str, *, now: float) -> User | None:
     """Who is logged in with this cookie; None when nobody is (any more)."""
-    row = session.get(BrowserSession, cookie_hash)
-    if row is None or row.revoked_at is not None or row.expires_at <= now:
-        return None
-    user = session.get(User, row.user_id)
-    return None if user is None or user.disabled_at is not None else user
+    query = select(User).where(
+        BrowserSession.user_id == User.id,
+        BrowserSession.cookie_hash == cookie_hash,
+        BrowserSession.expires_at > now,
+        col(BrowserSession.revoked_at).is_(None),
+        col(User.disabled_at).is_(None),
+    )
+    return session.exec(query).one_or_none()  # one question, for every request asks it
 
 
 def open_sessions(session: Session, *, now: float, user_id: int | None) -> Sequence[tuple[BrowserSession, User]]:

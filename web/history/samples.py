@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import add
+from typing import NamedTuple
 from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
@@ -65,9 +66,8 @@ def point_samples(point: Point) -> Iterator[Sample]:
     yield Sample(level=SECONDS, at=point.at, subject=FLEET_SUBJECT, values=fleet)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """A node's counters of seconds when it last beat."""
+class _Look(NamedTuple):
+    """A node's counters of seconds when it last beat. A tuple: each second makes one of every node."""
 
     name: str
     beat_at: float

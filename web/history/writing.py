@@ -1,6 +1,6 @@
 """Writes samples, rolls them up, and drops what is older than its level keeps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import Select, delete, func, literal, select
@@ -14,27 +14,36 @@ from web.tables import SeriesName, SeriesRolled
 Names = dict[tuple[str, str], int]
 """(subject, value) -> id, of one run."""
 
+ROWS_AT_ONCE = 2000
+"""Rows in one statement: after minutes away there are tens of thousands, and each takes memory until it is written."""
+
 
 def names_of(session: Session, run_id: int) -> Names:
     """Every series of a run."""
-    query = select(SeriesName).where(col(SeriesName.run_id) == run_id)
-    return {(row.subject, row.value): row.id for row in session.execute(query).scalars() if row.id is not None}
+    columns = (col(SeriesName.subject), col(SeriesName.value), col(SeriesName.id))
+    found = session.execute(select(*columns).where(col(SeriesName.run_id) == run_id))
+    return {(subject, value): series_id for subject, value, series_id in found if series_id is not None}
 
 
-def add(session: Session, run_id: int, samples: Iterable[Sample], *, names: Mapping[tuple[str, str], int]) -> Names:
+def add(session: Session, run_id: int, samples: Sequence[Sample], *, names: Mapping[tuple[str, str], int]) -> Names:
     """Keep samples; those that are there already stay as they are.
 
     names: the series known so far. Returns the new ones; they are there once the transaction is.
     """
-    fresh: Names = {}
+    seen = {(one.subject, value) for one in samples for value, number in one.values.items() if number is not None}
+    fresh = _named(session, run_id, seen - names.keys())
+    known = {**names, **fresh}
     rows: dict[type[SQLModel], list[dict[str, Any]]] = {}
     for sample in samples:
+        found = rows.setdefault(sample.level.table, [])
         for value, number in sample.values.items():
             if number is not None:
-                series_id = _series(session, run_id, (sample.subject, value), names, fresh)
-                rows.setdefault(sample.level.table, []).append(_row(sample, series_id, float(number)))
+                found.append(_row(sample, known[sample.subject, value], float(number)))
+        if len(found) >= ROWS_AT_ONCE:
+            _keep(session, sample.level.table, found)
+            found.clear()
     for table, found in rows.items():
-        session.execute(_insert(session, table).on_conflict_do_nothing(), found)
+        _keep(session, table, found)
     return fresh
 
 
@@ -70,19 +79,18 @@ def prune(session: Session, run_id: int, *, now: float) -> None:
     session.execute(unused)
 
 
-def _series(
-    session: Session, run_id: int, key: tuple[str, str], names: Mapping[tuple[str, str], int], fresh: Names
-) -> int:
-    known = names.get(key) or fresh.get(key)
-    if known is not None:
-        return known
-    series = SeriesName(run_id=run_id, subject=key[0], value=key[1])
-    session.add(series)
-    session.flush()
-    if series.id is None:
-        raise RuntimeError("a flushed series has an id")
-    fresh[key] = series.id
-    return series.id
+def _keep(session: Session, table: type[SQLModel], rows: list[dict[str, Any]]) -> None:
+    if rows:
+        session.execute(_insert(session, table).on_conflict_do_nothing(), rows)
+
+
+def _named(session: Session, run_id: int, keys: Set[tuple[str, str]]) -> Names:
+    """Make these series: a thousand nodes that come at once are thousands of them."""
+    if not keys:
+        return {}
+    rows = [{"run_id": run_id, "subject": subject, "value": value} for subject, value in sorted(keys)]
+    session.execute(_insert(session, SeriesName), rows)
+    return {key: series_id for key, series_id in names_of(session, run_id).items() if key in keys}
 
 
 def _row(sample: Sample, series_id: int, number: float) -> dict[str, Any]:
@@ -107,9 +115,12 @@ def _roll_bucket(session: Session, run_id: int, source: Level, target: Level, st
 
 
 def _insert(session: Session, table: type[SQLModel]) -> Any:
-    """An insert that can pass over what is there, as the database at hand writes it."""
+    """An insert that can pass over what is there, as the database at hand writes it.
+
+    Into the table itself: going by its class would take each row of thousands through the mapper.
+    """
     dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    return dialect.insert(table)
+    return dialect.insert(table.__table__)  # type: ignore[attr-defined] # each class of a table has it
 
 
 def _bucket(at: float, level: Level) -> float:

@@ -8,6 +8,9 @@ from astraflow.contract.reports import StreamReport
 from web.present import scales
 from web.present.findings import FED_BELOW
 
+PAINTED_ROWS = 150
+"""Of a longer series the server paints every second, third, ... point, until the script draws all of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -39,6 +42,7 @@ class ChartSpec:
     """What the threshold line means; its place comes from the stream."""
     height: int = 152
     """Of the plot, in CSS pixels."""
+    painted_rows: int = PAINTED_ROWS
 
 
 CHARTS = {
@@ -170,9 +174,6 @@ KNOWN = {**LINED, BALANCE.name: BALANCE}
 LADDER = "versions"
 """Name of the chart that shows nodes and the versions they serve; it has rows instead of lines."""
 
-PAINTED_ROWS = 300
-"""Of a longer series the server paints every second, third, ... point: a page has few pixels more."""
-
 Row = tuple[float, Mapping[str, float | None]]
 """Unix seconds, and values by name."""
 
@@ -231,14 +232,14 @@ def limit_of(spec: ChartSpec, stream: StreamReport) -> float | None:
     return {"wait": FED_BELOW, "buffer": float(stream.batch_groups), "ratio": 1.0}.get(spec.name)
 
 
-def thinned(rows: Sequence[Row]) -> Sequence[Row]:
+def thinned(rows: Sequence[Row], *, at_most: int = PAINTED_ROWS) -> Sequence[Row]:
     """Few enough for the first paint; the script draws every one."""
-    stride = max(1, -(-len(rows) // PAINTED_ROWS))
+    stride = max(1, -(-len(rows) // at_most))
     return rows[::-1][::stride][::-1]
 
 
 def _drawn(spec: ChartSpec, line: Line, rows: Sequence[Row], window: scales.Window, axis: scales.Axis) -> DrawnLine:
-    painted = thinned(rows)
+    painted = thinned(rows, at_most=spec.painted_rows)
     places = [
         (window.place(at), None if (value := values.get(line.value)) is None else axis.place(value, spec.height))
         for at, values in painted

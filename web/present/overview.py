@@ -7,14 +7,15 @@ from typing import Any
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import Event, FlowReport, Report, StreamReport
 from web.capacity import FLEET_VALUES
-from web.pins import Pin, pin_json
-from web.points import VALUES, Point, point_json
+from web.pins import Pin
+from web.points import VALUES, Point
 from web.present import charts, findings, scales
 from web.present.balance import Balance, balance
 from web.present.cells import Cell
 from web.present.fleet_cells import balance_finding
 from web.present.gauge import Gauge, gauge
 from web.present.ladder import Rung, ladder
+from web.present.page_points import lags_over, page_points
 from web.present.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.present.shell import Chosen
 from web.ranges import DEFAULT_RANGE, TimeRange
@@ -23,6 +24,12 @@ SHOWN_EVENTS = 40
 SPARK_HEIGHT = 36
 SPARKS = {"wait": "wait", "ratio": "ratio", "nodes": "nodes", "price": "price"}
 """Which line of a chart becomes its sparkline."""
+
+SPARK_ROWS = 100
+"""It is as wide as some hundred pixels."""
+
+DRAWN = (*charts.CHARTS.values(), *(charts.KNOWN[name] for name in SPARKS), charts.BALANCE)
+"""What the page's scripts draw again from live points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,7 @@ class Overview:
     window_s: float
     x_ticks: Sequence[tuple[float, str]]
     points: dict[str, Any]
-    """For the scripts: see `page_points`."""
+    """For the scripts: see `web.present.page_points`."""
     flows: tuple[FlowReport, ...]
     pools: list[PoolCard]
     hidden_pools: int
@@ -58,7 +65,9 @@ def overview(report: Report, points: Sequence[Point], choice: Chosen, pins: Sequ
     """Everything the template needs. The report must have the chosen policy."""
     stream = next(stream for stream in report.streams if stream.policy == choice.policy)
     window = scales.span_of([point.at for point in points], choice.span)
-    rows = rows_of(points, stream.policy)
+    own = [point for point in points if stream.policy in point.policies]
+    rows = rows_of(own, stream.policy)
+    rungs = ladder(stream.policy, points, window, bound=stream.max_staleness)
     drawn = {spec.name: _draw(spec, rows, window, stream) for spec in charts.CHARTS.values()}
     cards = pool_cards(report)
     return Overview(
@@ -70,10 +79,18 @@ def overview(report: Report, points: Sequence[Point], choice: Chosen, pins: Sequ
         gauge=gauge(report),
         drawings=drawn,
         sparks={name: _draw(_spark(name), rows, window, stream) for name in SPARKS},
-        rungs=ladder(stream.policy, points, window, bound=stream.max_staleness),
+        rungs=rungs,
         window_s=choice.range_s,
         x_ticks=scales.x_ticks(window),
-        points=page_points(stream.policy, points, pins, is_moving=choice.span.is_moving),
+        points=page_points(
+            stream.policy,
+            rows,
+            DRAWN,
+            sequences=[point.sequence for point in own],
+            lags=lags_over(own, stream.policy, [rung.name for rung in rungs]),
+            pins=pins,
+            is_moving=choice.span.is_moving,
+        ),
         flows=report.flows,
         pools=cards[:SHOWN_POOLS],
         hidden_pools=max(0, len(cards) - SHOWN_POOLS),
@@ -111,20 +128,6 @@ def rows_of(points: Sequence[Point], policy: PolicyId) -> list[charts.Row]:
     ]
 
 
-def page_points(
-    policy: PolicyId, points: Sequence[Point], pins: Sequence[Pin] = (), *, is_moving: bool = True
-) -> dict[str, Any]:
-    """What the scripts draw from: one policy's points as `web.frames.point_json` gives them, and the values' names."""
-    return {
-        "isLive": is_moving,
-        "policy": policy,
-        "values": VALUES,
-        "fleetValues": FLEET_VALUES,
-        "points": [point_json(point, policy) for point in points],
-        "pins": [pin_json(pin) for pin in pins],
-    }
-
-
 def latest_events(report: Report) -> list[Event]:
     """The newest events, newest first."""
     return sorted(report.events, key=lambda event: -event.ordinal)[:SHOWN_EVENTS]
@@ -139,4 +142,6 @@ def _draw(
 def _spark(name: str) -> charts.ChartSpec:
     spec = charts.KNOWN[name]
     line = next(line for line in spec.lines if line.value == SPARKS[name])
-    return replace(spec, lines=(replace(line, style="main", is_area=True),), height=SPARK_HEIGHT)
+    return replace(
+        spec, lines=(replace(line, style="main", is_area=True),), height=SPARK_HEIGHT, painted_rows=SPARK_ROWS
+    )

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from astraflow.contract.reports import FlowReport, Report, StreamReport
 from web.pins import Pin
-from web.points import AVERAGED_STEPS, VALUES
+from web.points import AVERAGED_STEPS
 from web.present import charts, formats, scales
 from web.present.ladder import Rung, rung
 from web.present.ledger import (
@@ -22,6 +22,7 @@ from web.present.ledger import (
     prefix_balance,
     stream_balance,
 )
+from web.present.page_points import page_points
 from web.present.run_findings import ladder_finding, run_findings
 from web.present.shell import Choice, moment
 from web.present.timeline import Timeline, timeline
@@ -200,7 +201,13 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
             for spec in RUN_CHARTS.values()
         },
         findings=run_findings(past.rows) | {charts.LADDER: ladder_finding(rungs, bound)},
-        points=_points(shown, past.rows, sequence=record.last_sequence, is_live=live is not None and window.is_moving),
+        points=page_points(
+            shown,
+            past.rows,
+            RUN_CHARTS.values(),
+            sequences=[record.last_sequence] * len(past.rows),  # all of it under the one that it was recorded up to
+            is_moving=live is not None and window.is_moving,
+        ),
         is_live=live is not None,
         flows=flows,
         figures=plugin_figures(flows, streams),
@@ -290,9 +297,3 @@ def _facts(
         engines = sorted({f"{node.facts.engine} on {node.facts.hardware}" for node in live.nodes})
         facts.append(Fact(label="Engines", value=formats.shortened("; ".join(engines), at_most=160) or "no node yet"))
     return tuple(facts)
-
-
-def _points(policy: str, rows: Sequence[charts.Row], *, sequence: int, is_live: bool) -> dict[str, Any]:
-    """For the scripts: what is recorded, all of it under the sequence that it was recorded up to."""
-    packed = [[sequence, at, {policy: {"v": [numbers[name] for name in VALUES], "l": {}}}] for at, numbers in rows]
-    return {"isLive": is_live, "policy": policy, "values": VALUES, "points": packed}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from web.present import formats
 from web.ranges import TimeRange
@@ -14,6 +15,9 @@ SHORTEST_S = 60.0
 """A younger history is drawn as if it were this long, so that the first seconds do not look like a day."""
 
 _STEPS_S = (10, 20, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
+
+Place = TypeVar("Place", bound=tuple[float | None, ...])
+"""Units from the left edge, and one or more from the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ def path(places: Sequence[tuple[float, float | None]]) -> str:
     """SVG path through the places; None lifts the pen."""
     parts: list[str] = []
     is_down = False
-    for x, y in places:
+    for x, y in bends(places):
         if y is None:
             is_down = False
             continue
@@ -106,7 +110,7 @@ def area(places: Sequence[tuple[float, float | None]], base: float) -> str:
     """SVG path of what lies between the places and the base line."""
     parts: list[str] = []
     stretch: list[tuple[float, float]] = []
-    for x, y in (*places, (0.0, None)):
+    for x, y in (*bends(places), (0.0, None)):
         if y is not None:
             stretch.append((x, y))
             continue
@@ -115,6 +119,20 @@ def area(places: Sequence[tuple[float, float | None]], base: float) -> str:
             parts.append(f"M{stretch[0][0]:.1f} {base:.1f}{inner}L{stretch[-1][0]:.1f} {base:.1f}Z")
         stretch = []
     return "".join(parts)
+
+
+def bends(places: Sequence[Place]) -> list[Place]:
+    """Without what lies on a level stretch: a line looks the same without it.
+
+    >>> bends([(0, 5.0), (1, 5.0), (2, 5.0), (3, 7.0)])
+    [(0, 5.0), (2, 5.0), (3, 7.0)]
+    """
+    last = len(places) - 1
+    return [
+        place
+        for at, place in enumerate(places)
+        if at in (0, last) or not places[at - 1][1:] == place[1:] == places[at + 1][1:]
+    ]
 
 
 def steps(places: Sequence[tuple[float, float | None]]) -> str:
@@ -132,7 +150,7 @@ def between(places: Sequence[tuple[float, float | None, float | None]]) -> str:
     """SVG path of what lies between two lines, each place with its upper and lower end; None interrupts it."""
     parts: list[str] = []
     stretch: list[tuple[float, float, float]] = []
-    for x, upper, lower in (*places, (0.0, None, None)):
+    for x, upper, lower in (*bends(places), (0.0, None, None)):
         if upper is not None and lower is not None:
             stretch.append((x, upper, lower))
             continue

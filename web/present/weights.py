@@ -11,7 +11,7 @@ GAP_LIMIT = 1e-3
 @per_nodes(lambda _: None)
 def weight_cells(report: Report) -> dict[str, tuple[str, str]]:
     """Text and tone by key, summed over the nodes of the report."""
-    total = {name: _sum(report, name) for name in _COUNTERS}
+    total = _totals(report)
     full, delta = total["weight_bytes_full"], total["weight_bytes_delta"]
     fulls, deltas = total["weight_updates_full"], total["weight_updates_delta"]
     shared, mapped = total["weight_bytes_shared"], total["weight_updates_shared"]
@@ -43,8 +43,14 @@ _COUNTERS = (
 )
 
 
-def _sum(report: Report, counter: str) -> float:
-    return sum(node.counters.get(counter, 0.0) for node in report.nodes)
+def _totals(report: Report) -> dict[str, float]:
+    """Each counter over all nodes; only those that a node tells are looked up: it has few, and there are thousands."""
+    total = dict.fromkeys(_COUNTERS, 0.0)
+    for node in report.nodes:
+        counters = node.counters
+        for name in counters.keys() & total.keys():
+            total[name] += counters[name]
+    return total
 
 
 def _saved(full: float, delta: float, fulls: float, deltas: float, mapped: float) -> str:

@@ -7,7 +7,8 @@ from starlette.exceptions import HTTPException
 from web.parts import PartsOf
 from web.present import charts
 from web.present.balance import balance
-from web.present.overview import one_chart, page_points, rows_of, titles
+from web.present.overview import one_chart, rows_of, titles
+from web.present.page_points import page_points
 from web.present.scales import span_of
 from web.present.series import as_table
 from web.present.shell import chosen, shell
@@ -39,7 +40,14 @@ async def show(request: Request, parts: PartsOf, name: str) -> Response:
         cells={**parts.frames.cells, **titles(report, points, choice)},
         spec=spec,
         choice=choice,
-        points=page_points(choice.policy, points, pins, is_moving=choice.span.is_moving),
+        points=page_points(
+            choice.policy,
+            rows,
+            [spec],
+            sequences=[point.sequence for point in points if choice.policy in point.policies],
+            pins=pins,
+            is_moving=choice.span.is_moving,
+        ),
         drawing=one_chart(report, points, choice, name) if name in charts.LINED else None,
         balance=balance(rows, span_of([at for at, _ in rows], choice.span), pins),
         heads=heads,

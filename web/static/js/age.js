@@ -3,6 +3,9 @@ import { duration } from "./formats.js";
 
 const STALE_AFTER_S = 5;
 const STEP_MS = 200;
+const PULSE_MS = 900;
+const RING = [{ transform: "scale(1)", opacity: 0.7 }, { transform: "scale(2.6)", opacity: 0 }];
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 let badge = null;
 let base = null; // age in seconds when it was last heard of
@@ -44,13 +47,14 @@ function show() {
   const seconds = base === null ? null : base + (Date.now() - heardAt) / 1000;
   const isStale = seconds !== null && seconds >= STALE_AFTER_S;
   const state = isPaused ? "paused" : seconds === null ? "none" : isStale ? "stale" : "live";
-  badge.dataset.state = state;
-  badge.querySelector(".age-text").textContent = {
+  if (badge.dataset.state !== state) badge.dataset.state = state;
+  const words = {
     paused: `paused, ${duration(seconds ?? 0)} old`,
     none: "no data yet",
     stale: `stale for ${whole(seconds ?? 0)}`,
     live: `live · ${duration(Math.max(0.1, seconds ?? 0))}`,
-  }[state];
+  };
+  setText(badge.querySelector(".age-text"), words[state]);
   document.documentElement.toggleAttribute("data-stale", isStale && !isPaused);
   showBanner(isStale && !isPaused, seconds);
   const waiting = document.querySelector('[data-part="problem"]');
@@ -83,10 +87,9 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Only what the compositor moves by itself: a ring that the page had to paint would cost more than all else on it.
 function pulse() {
+  if (calm.matches || document.hidden) return;
   const dot = badge?.querySelector(".age-dot");
-  if (!dot) return;
-  dot.classList.remove("is-fresh");
-  void dot.offsetWidth; // restarts the animation
-  dot.classList.add("is-fresh");
+  dot?.animate(RING, { duration: PULSE_MS, easing: "ease-out", pseudoElement: "::after" });
 }

@@ -20,7 +20,7 @@ function setBar(element, text) {
   element.dataset.shares = text;
   const shares = text.split(" ").map(Number);
   let x = 0;
-  [...element.querySelectorAll("rect[data-share]")].forEach((part, place) => {
+  [...element.querySelectorAll("rect:not(.rest)")].forEach((part, place) => {
     const width = Math.max(0, Math.min(100 - x, shares[place] || 0));
     part.setAttribute("x", x);
     part.setAttribute("width", width);

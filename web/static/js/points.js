@@ -2,10 +2,10 @@
 const KEPT = 4000;
 const listeners = new Set();
 const holder = document.getElementById("points");
-const given = holder ? JSON.parse(holder.textContent) : { isLive: false, policy: "", values: [], points: [] };
+const given = holder ? JSON.parse(holder.textContent) : { isLive: false, policy: "", at: [], columns: {}, lags: {} };
 
 // Each: { sequence, at, values: {name: number or null}, lags: {node: versions} }; values of the policy and the fleet.
-export const points = given.points.map(unpacked).filter(Boolean);
+export const points = begun();
 
 // Each: [ordinal, at, kind, text], oldest first.
 export const pins = given.pins ?? [];
@@ -42,10 +42,33 @@ export function onPoints(listener) {
   listeners.add(listener);
 }
 
+// The columns of web/present/page_points.py, as points.
+function begun() {
+  const sequences = summed(column(given.sequence ?? []));
+  const columns = Object.entries(given.columns).map(([name, packed]) => [name, column(packed)]);
+  const nodes = Object.entries(given.lags).map(([name, packed]) => [name, column(packed)]);
+  return summed(column(given.at)).map((at, place) => ({
+    sequence: sequences[place],
+    at: at / 100,
+    values: Object.fromEntries(columns.map(([name, numbers]) => [name, numbers[place]])),
+    lags: Object.fromEntries(nodes.map(([name, lags]) => [name, lags[place]]).filter(([, lag]) => lag !== null)),
+  }));
+}
+
+// A value, or `[value, times]`.
+function column(packed) {
+  return packed.flatMap((one) => (Array.isArray(one) ? Array(one[1]).fill(one[0]) : [one]));
+}
+
+function summed(steps) {
+  let sum = 0;
+  return steps.map((step) => (sum += step));
+}
+
 function unpacked([sequence, at, policies, fleet]) {
   const own = policies[given.policy];
   if (!own) return null;
   const values = Object.fromEntries(given.values.map((name, place) => [name, own.v[place]]));
-  given.fleetValues?.forEach((name, place) => (values[name] = fleet[place]));
+  given.fleetValues.forEach((name, place) => (values[name] = fleet[place]));
   return { sequence, at, values, lags: own.l };
 }

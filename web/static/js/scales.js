@@ -41,7 +41,7 @@ export function xTicks(view) {
 export function linePath(places) {
   let path = "";
   let isDown = false;
-  for (const [x, y] of places) {
+  for (const [x, y] of bends(places)) {
     if (y !== null) path += `${isDown ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     isDown = y !== null;
   }
@@ -51,7 +51,7 @@ export function linePath(places) {
 export function areaPath(places, base) {
   let path = "";
   let stretch = [];
-  for (const [x, y] of [...places, [0, null]]) {
+  for (const [x, y] of [...bends(places), [0, null]]) {
     if (y !== null) {
       stretch.push([x, y]);
       continue;
@@ -63,6 +63,15 @@ export function areaPath(places, base) {
     stretch = [];
   }
   return path;
+}
+
+// Without what lies on a level stretch: a line looks the same without it.
+function bends(places) {
+  const isLevel = (one, other) => one[1] === other[1] && one[2] === other[2];
+  return places.filter((place, at) => {
+    const isEnd = at === 0 || at === places.length - 1;
+    return isEnd || !isLevel(places[at - 1], place) || !isLevel(place, places[at + 1]);
+  });
 }
 
 export function stepPath(places) {
@@ -79,7 +88,7 @@ export function stepPath(places) {
 export function betweenPath(places) {
   let path = "";
   let stretch = [];
-  for (const place of [...places, [0, null, null]]) {
+  for (const place of [...bends(places), [0, null, null]]) {
     if (place[1] !== null && place[2] !== null) {
       stretch.push(place);
       continue;

@@ -1,0 +1,60 @@
+"""Nodes of one report after the other: what did not change is the same object, what did is new."""
+
+import dataclasses
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.links import LinkReport
+from astraflow.contract.reports import NodeReport
+from astraflow.wire.codec_nodes import NodeReader, decode_node, encode_node
+from tests.fakes.world import World
+
+
+def nodes_of(second: int) -> tuple[NodeReport, ...]:
+    return World(nodes=("a", "b")).report(second).nodes
+
+
+def read(reader: NodeReader, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+    return tuple(reader.read([encode_node(node) for node in nodes]))
+
+
+def test_facts_and_links_are_taken_over_while_they_stay_the_same() -> None:
+    reader, first = NodeReader(), nodes_of(100)
+    later = tuple(dataclasses.replace(node, leased=node.leased + 1) for node in first)
+
+    before, after = read(reader, first), read(reader, later)
+
+    assert (before, after) == (first, later)
+    for one, other in zip(before, after, strict=True):
+        assert other.facts is one.facts
+        assert other.links[0] is one.links[0]
+
+
+def test_what_changed_is_read_anew() -> None:
+    reader, first = NodeReader(), nodes_of(100)
+    read(reader, first)
+    moved = dataclasses.replace(first[0].facts, region="elsewhere")
+    link = LinkReport(source="10.0.0.1:1", versions=7)
+    changed = (dataclasses.replace(first[0], facts=moved, links=(link,)), first[1])
+
+    assert read(reader, changed) == changed
+
+
+def test_of_nodes_that_went_nothing_is_kept() -> None:
+    reader, (first, second) = NodeReader(), nodes_of(100)
+    (before, _) = read(reader, (first, second))
+    read(reader, (second,))
+
+    (after,) = read(reader, (first,))
+
+    assert after == before
+    assert after.facts is not before.facts
+
+
+def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
+    message = encode_node(nodes_of(100)[0])
+    message.state = "asleep"
+
+    with pytest.raises(InvalidInput, match="node n0 is in the unknown state 'asleep'"):
+        decode_node(message)
