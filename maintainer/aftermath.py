@@ -15,7 +15,7 @@ from maintainer.names import Names
 from maintainer.notifying import Notice, Notifier
 from maintainer.observation import Signal
 from maintainer.sight import Sight
-from maintainer.toolbox import Done
+from maintainer.toolbox.changes import Done
 from maintainer.transcript import Kind
 
 log = get_logger()

@@ -234,6 +234,8 @@ class Plan:
     findings: tuple[Finding, ...]
     created_at: float
     expires_at: float
+    hold_s: float = 0.0
+    """With it no node of the pool is taken away for so long: the rule wants fewer, and would do so at its next look."""
     guard_json: str = ""
     """All that the guard was told: `maintainer.fleet.evidence` asks it again."""
 
@@ -255,6 +257,8 @@ class Applied:
     message: str
     guard_json: str = ""
     """All that the guard was told when it was applied."""
+    hold_until: float | None = None
+    """Until then no node of the pool is taken away; None when it set no hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ _PLAN = (
     "usd_per_hour_change",
     "created_at",
     "expires_at",
+    "hold_s",
     "guard_json",
 )
 _DECISION = ("ordinal", "at", "kind", "pool", "reason", "message", "key")
@@ -216,6 +217,7 @@ def encode_applied(applied: Applied) -> pb.AppliedPlan:
         retired=applied.retired,
         message=applied.message,
         guard_json=applied.guard_json,
+        hold_until=applied.hold_until,
     )
 
 
@@ -228,6 +230,7 @@ def decode_applied(message: pb.AppliedPlan) -> Applied:
         retired=tuple(LaunchId(launch) for launch in message.retired),
         message=message.message,
         guard_json=message.guard_json,
+        **given(message, ("hold_until",)),
     )
 
 

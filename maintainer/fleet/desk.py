@@ -30,17 +30,16 @@ from astraflow.contract.fleet import (
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import Proposal, ProposalState
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import may_approve, of_applier, verdict
+from maintainer.fleet.guard import LONGEST_HOLD_S, may_approve, of_applier, verdict
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.lifecycle import Sight, after
-from maintainer.fleet.planning import Shape
 from maintainer.fleet.plans import Judged, Plans
 from maintainer.fleet.providers.base import Quote
 from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Switch
 from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
 
 KEPT_CHANGES = 16
-MAX_HOLD_MINUTES = 60.0
+MAX_HOLD_MINUTES = LONGEST_HOLD_S / 60
 SEVERITIES = ("info", "warning", "critical")
 
 
@@ -194,7 +193,8 @@ class Desk:
         leaving = [self._ordered(victim, order, plan.request) for victim in shaped.victims]
         proposal = self._fleet.ledger.waiting.get(plan.id)
         needs_approval = proposal is not None or verdict(judged.findings) is Verdict.NEEDS_APPROVAL
-        message = _sentence(plan, shaped, approver if needs_approval else None, applier)
+        held = self._held(pool, plan, judged)
+        message = _sentence(plan, judged, approver if needs_approval else None, applier)
         decision = self._fleet.decision(
             "apply",
             pool=pool.spec.id,
@@ -211,9 +211,10 @@ class Desk:
             retired=tuple(record.id for record in leaving),
             message=message,
             guard_json=judged.evidence.to_json(),
+            hold_until=held.hold_until if judged.hold_s else None,
         )
         changed = replace(
-            pool,
+            held,
             version=pool.version + 1,
             target=shaped.target,
             changed_at=pool.changed_at if judged.is_replacement else (*pool.changed_at, now)[-KEPT_CHANGES:],
@@ -226,6 +227,15 @@ class Desk:
             reply=self._replies.kept(key, asked, asdict(applied)),
         )
         return changes, applied
+
+    def _held(self, pool: PoolRecord, plan: Plan, judged: Judged) -> PoolRecord:
+        """The pool with the hold that a change beyond the rule's target sets; a longer one stays as it is."""
+        until = self._fleet.clock.wall() + judged.hold_s
+        if not judged.hold_s or (pool.hold_until or 0.0) >= until:
+            return pool
+        rule = judged.evidence.situation.rule_target
+        reason = f"the rule wants {rule} nodes, {plan.request.actor.name} wants {judged.shape.target}"
+        return replace(pool, hold_until=until, hold_reason=f"{reason}: {plan.request.reason}")
 
     def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
         if proposal is None or approver is None:
@@ -317,10 +327,12 @@ def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None
     return ""
 
 
-def _sentence(plan: Plan, shaped: Shape, approver: Actor | None, applier: Actor) -> str:
+def _sentence(plan: Plan, judged: Judged, approver: Actor | None, applier: Actor) -> str:
+    shaped = judged.shape
     parts = [f"from {shaped.nodes} to {shaped.target} nodes"]
     parts += [f"{shaped.launches} launched"] if shaped.launches else []
     parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
+    parts += [f"held for {judged.hold_s / 60:.0f} minutes"] if judged.hold_s else []
     if approver is not None:
         parts.append(f"approved by {approver.name}")
     elif applier != plan.request.actor:
@@ -336,4 +348,5 @@ def _applied(said: dict[str, Any]) -> Applied:
         retired=tuple(LaunchId(launch) for launch in said["retired"]),
         message=said["message"],
         guard_json=said.get("guard_json", ""),
+        hold_until=said.get("hold_until"),
     )

@@ -388,7 +388,7 @@ async def test_the_copy_at_the_fleet_service_is_the_same(tmp_path: Path) -> None
         await grown(here)
         here.dataflow.advice = (too_few(4),)
         await here.pass_time(110.0)
-        await here.maintainer._mirror.push()
+        await here.maintainer._recorder.mirror.push()
         _, copied, has_older = await here.parts.liaison.page(chain="", wake="", before=None, limit=1000)
         assert (list(reversed(copied)), has_older) == (here.entries(), False)
 

@@ -301,14 +301,14 @@ def test_an_address_beyond_this_machine_needs_tls_or_a_proxy_that_speaks_it(tmp_
         with pytest.raises(InvalidInput, match="public address"):
             McpDoor(token=SECRET, behind_proxy=address)
     certified = Certified(tmp_path)
-    files = {"certificate": certified.certificate, "key": certified.key}
+    pem, key = certified.certificate, certified.key
     with pytest.raises(InvalidInput, match="either"):
-        McpDoor(token=SECRET, behind_proxy="https://mcp.example.test", **files)
+        McpDoor(token=SECRET, behind_proxy="https://mcp.example.test", certificate=pem, key=key)
     with pytest.raises(InvalidInput, match="--advertise"):
-        McpDoor(token=SECRET, host="0.0.0.0", **files)  # noqa: S104 (the same)
-    for wrong in (tmp_path / "absent.pem", certified.key):
+        McpDoor(token=SECRET, host="0.0.0.0", certificate=pem, key=key)  # noqa: S104 (the same)
+    for wrong in (tmp_path / "absent.pem", key):
         with pytest.raises(InvalidInput, match="no certificate and its key"):
-            McpDoor(token=SECRET, certificate=wrong, key=certified.key)
+            McpDoor(token=SECRET, certificate=wrong, key=key)
     with pytest.raises(InvalidInput, match="together"):
         McpDoor(token=SECRET, host="0.0.0.0", certificate=Path("a.pem"))  # noqa: S104 (the same)
     with pytest.raises(InvalidInput, match="characters"):

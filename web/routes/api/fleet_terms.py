@@ -103,6 +103,7 @@ class PlanAnswer(Filled):
     findings: list[FindingAnswer]
     created_at: float
     expires_at: float
+    hold_s: float = Field(description="With it no node of the pool is taken away for so long; 0 for no hold.")
 
 
 class AppliedAnswer(Filled):
@@ -113,6 +114,7 @@ class AppliedAnswer(Filled):
     launched: list[str]
     retired: list[str]
     message: str
+    hold_until: float | None = Field(description="Until then no node of the pool is taken away; null for no hold.")
 
 
 class InstanceAnswer(Filled):
