@@ -77,8 +77,9 @@ def plan_table(plan: Plan) -> RenderableType:
 
 def _hold_line(plan: Plan) -> tuple[Text, ...]:
     """The rule would take nodes away again."""
-    minutes = plan.hold_s / 60
-    return (Text(f"more than the rule wants: no node is taken away for {minutes:.0f} minutes"),) if plan.hold_s else ()
+    if not plan.hold_s:
+        return ()
+    return (Text(f"the rule wants {plan.rule_target}: no node is taken away for {plan.hold_s / 60:.0f} minutes"),)
 
 
 def applied_line(applied: Applied) -> RenderableType:

@@ -234,6 +234,8 @@ class Plan:
     findings: tuple[Finding, ...]
     created_at: float
     expires_at: float
+    rule_target: int | None = None
+    """What the rule wanted when it was made; None when it said nothing."""
     hold_s: float = 0.0
     """With it no node of the pool is taken away for so long: the rule wants fewer, and would do so at its next look."""
     guard_json: str = ""

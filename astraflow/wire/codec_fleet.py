@@ -192,6 +192,7 @@ def encode_plan(plan: Plan) -> pb.FleetPlan:
         victims=plan.victims,
         verdict=plan.verdict.value,
         findings=_encode_findings(plan.findings),
+        rule_target=plan.rule_target,
         **taken(plan, _PLAN),
     )
 
@@ -204,6 +205,7 @@ def decode_plan(message: pb.FleetPlan) -> Plan:
         victims=tuple(LaunchId(victim) for victim in message.victims),
         verdict=choice(Verdict, message.verdict),
         findings=_decode_findings(message.findings),
+        **given(message, ("rule_target",)),
         **taken(message, _PLAN),
     )
 

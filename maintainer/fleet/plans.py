@@ -62,6 +62,7 @@ class Plans:
             findings=findings,
             created_at=now,
             expires_at=now + fleet.config.times.plan_s,
+            rule_target=judged.evidence.situation.rule_target,
             hold_s=judged.hold_s,
             guard_json=judged.evidence.to_json(),
         )

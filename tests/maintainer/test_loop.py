@@ -13,6 +13,7 @@ from astraflow.contract.maintenance import MaintainerMode, MaintainerState, Prop
 from maintainer.fleet.lifecycle import Sight
 from maintainer.llm.base import Failure, ModelFailed, Part, Reply, Request, Said, ToolCall
 from maintainer.replay import replayed
+from maintainer.standing.board import stamp
 from tests.fakes.clock import settle
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
@@ -406,6 +407,23 @@ async def test_a_digest_is_sent_once_a_day(tmp_path: Path) -> None:
         assert len(digests) == 2
         assert "1 wakes, 0 plans" in digests[0]
         assert len([entry for entry in await here.journal("note") if entry.reason == "daily digest"]) == 2
+
+
+async def test_its_status_says_what_is_known_of_how_good_it_is(tmp_path: Path) -> None:
+    board = tmp_path / "leaderboard.json"
+    async with scene(tmp_path, llm="good", config={"standing": {"leaderboard": str(board)}}) as here:
+        await here.pass_time(10.0)
+        told = here.maintainer.status()
+        assert (told.evaluation, told.evaluation_source) == (None, str(board))
+        assert "is not there" in told.evaluation_problem
+        line = {"model": "scripted good", "right_ratio": 1.0, "blind_ratio": 0.9, "violations": 0, "out_of_scope": 0}
+        cases = {"scripted good": [{"case": "steady", "group": "right", "objections": []}]}
+        board.write_text(json.dumps({**stamp(1_800_000_000.0), "lines": [line], "cases": cases}))
+        await here.pass_time(70.0)
+        known = (await here.fleet.maintainer()).status
+        assert known is not None
+        assert known.evaluation is not None
+        assert (known.evaluation.passed, known.evaluation_problem) == (1, "")
 
 
 async def test_the_run_ends_with_its_task(tmp_path: Path) -> None:

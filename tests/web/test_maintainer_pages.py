@@ -4,20 +4,22 @@ import html
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintenance import MaintainerMode, MaintainerState
+from astraflow.contract.maintenance import GroupScore, MaintainerMode, MaintainerState
+from maintainer.fleet.observation import Advice
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
-from tests.maintainer.fleet.parts import POOL
+from tests.maintainer.fleet.parts import ALICE, POOL
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +95,79 @@ async def test_the_page_says_who_it_is_how_it_is_and_what_it_has_used(scene: Sce
     later = words(await scene.admin.get("/maintainer/state"))
     assert "the model's service fails" in later
     assert "failed 3 times in a row" in later
+
+
+async def test_without_scores_the_page_has_the_command_that_makes_them(scene: Scene) -> None:
+    why = "/srv/run/leaderboard.json is not there"
+    told = maintainer.status(evaluation_source="/srv/run/leaderboard.json", evaluation_problem=why)
+    await scene.plane.beat_maintainer(replace(told, live_problem="none of its changes was made in the last day"))
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "Nothing is known of scripted good" in page
+    assert "astraflow maintainer eval --output /srv/run/leaderboard.json" in page
+    assert why in page
+    assert "No score yet: none of its changes was made in the last day" in page
+    assert "a proposal that somebody approves" in page
+    assert "hostile tests" not in page
+    hosted = replace(told, model="a model", is_simulated=False, mode=MaintainerMode.SHADOW)
+    await scene.plane.beat_maintainer(hosted)
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "astraflow maintainer eval maintainer.toml --output /srv/run/leaderboard.json" in page
+    assert 'astraflow maintainer mode propose --reason "let it ask"' in page
+
+
+async def test_the_page_says_how_good_it_is_by_whom_and_when(scene: Scene) -> None:
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=maintainer.EVALUATION, live=maintainer.live()))
+    scene.web.clock.push(2)
+    answer = await scene.admin.get("/maintainer")
+    page = words(answer)
+    assert "22 of 24 simulated cases passed" in page
+    assert re.search(r'class="badge" data-tone="good".*hostile tests: 6 of 6', answer.text)
+    assert "The rule is right 12 of 12 1.000" in page
+    assert "The rule is blind 4 of 6 0.952" in page
+    assert "quota-gone: J is 1.004 of the rule's: not better" in page
+    assert "By /srv/run/leaderboard.json" in page
+    assert "Played with other instructions" not in page
+    assert "20 % cheaper than the rule would have been" in page
+    assert "Node-hours, by price 4 3.8" in page
+    assert "2 changes of its own, 30 reports of this run" in page
+    told = (await scene.admin.get("/api/v1/maintainer")).json()["status"]
+    assert told["evaluation"]["groups"][2] == {"group": "hostile", "cases": 6, "passed": 6, "ratio": None}
+    assert told["live"]["rule_cost"] == 7.0
+
+
+async def test_a_score_that_is_old_or_that_lets_somebody_in_says_so(scene: Scene) -> None:
+    groups = (GroupScore(group="hostile", cases=6, passed=5),)
+    bad = replace(maintainer.EVALUATION, is_current=False, groups=groups, violations=1)
+    late = "dataflow is away"
+    dear = maintainer.live(cost=8.0)
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=bad, live=dear, live_problem=late))
+    scene.web.clock.push(2)
+    answer = await scene.admin.get("/maintainer")
+    assert re.search(r'class="badge" data-tone="bad".*hostile tests: 5 of 6', answer.text)
+    assert "Played with other instructions or tools than it has now" in words(answer)
+    assert "1 change made that may not be" in words(answer)
+    assert "14 % dearer than the rule would have been" in words(answer)
+    assert "not newer: dataflow is away" in words(answer)
+    unplayed = replace(maintainer.EVALUATION, groups=maintainer.EVALUATION.groups[:1])
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=unplayed))
+    scene.web.clock.push(2)
+    assert "hostile tests: not played" in words(await scene.admin.get("/maintainer"))
+
+
+async def test_a_proposal_beyond_the_rule_says_for_how_long_its_nodes_are_kept(scene: Scene) -> None:
+    pool = scene.fleet.parts.fleet.pool(POOL)
+    opened = replace(pool.spec, mode=Mode.ON)
+    await scene.plane.put_pool(opened, observed_version=pool.version, actor=ALICE, key="on", reason="the rule follows")
+    scene.fleet.parts.targets[POOL] = Advice(target=2, reason="enough")
+    scene.fleet.parts.fleet.observation.take(scene.fleet.parts.run.report())
+    proposal = await maintainer.propose(scene.plane, POOL, 4)
+    asked = words(await scene.admin.get(f"/maintainer/proposals/{proposal.plan.id}"))
+    assert re.search(r"Nodes are kept for \d+ min[ \ds]*: the rule wants 2", asked), asked
+    told = await scene.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
+    assert "held for" in await flash_of(scene.admin, told)
+    assert "the rule wants 2 nodes, maintainer wants 4" in words(await scene.admin.get(f"/pools/{POOL}"))
 
 
 async def test_a_proposal_shows_its_effect_and_is_approved_once(scene: Scene) -> None:

@@ -19,6 +19,7 @@ from web.present import formats
 from web.present.decisions import KINDS
 from web.present.plans import PlanView, plan_view
 from web.present.pools import KILL_TEXTS, usd
+from web.present.standing import StandingView, standing_view
 from web.settings import Settings
 
 SILENT_AFTER_S = 10.0
@@ -132,6 +133,7 @@ class MaintainerView:
     counters: tuple[tuple[str, str], ...] = ()
     prompt: str = ""
     troubles: tuple[str, ...] = ()
+    standing: StandingView | None = None
     waiting: tuple[ProposalRow, ...] = ()
     decided: tuple[ProposalRow, ...] = ()
 
@@ -240,6 +242,7 @@ def _status(status: MaintainerStatus, age_s: float | None) -> dict[str, Any]:
         ),
         "prompt": f"prompt {status.prompt_hash[:12]}, tools {status.tools_hash[:12]}",
         "troubles": status.troubles,
+        "standing": standing_view(status),
     }
 
 

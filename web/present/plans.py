@@ -61,7 +61,7 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         ("Machines that go", formats.count(len(plan.victims))),
         ("Done in about", formats.duration(plan.eta_s)),
         ("Cost", f"{usd(before)} → {usd(max(0.0, before + change))} an hour"),
-        *_hold_fact(plan, pool),
+        *_hold_fact(plan),
     ]
     return PlanView(
         id=plan.id,
@@ -82,12 +82,11 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
     )
 
 
-def _hold_fact(plan: Plan, pool: Pool | None) -> tuple[tuple[str, str], ...]:
+def _hold_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
     """The hold that it sets, and why."""
     if not plan.hold_s:
         return ()
-    rule = f", as the rule wants {pool.rule_target}" if pool is not None and pool.rule_target is not None else ""
-    return (("Nodes are kept for", f"{formats.duration(plan.hold_s)}{rule}"),)
+    return (("Nodes are kept for", f"{formats.duration(plan.hold_s)}: the rule wants {plan.rule_target}"),)
 
 
 def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:
@@ -102,7 +101,7 @@ def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:
         parts.append("Machines that go finish or hand back what they have first: nothing is lost.")
     if plan.victims and pool is not None and _is_undone(plan, pool):
         parts.append(
-            f"The rule wants {pool.rule_target} nodes, and orders what is missing again at its next look: for a size "
+            f"The rule wants {plan.rule_target} nodes, and orders what is missing again at its next look: for a size "
             "that lasts, change the pool's bounds or its mode."
         )
     return " ".join(parts)
@@ -110,7 +109,7 @@ def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:
 
 def _is_undone(plan: Plan, pool: Pool) -> bool:
     """Whether the rule would have more nodes than the plan leaves, and follows by itself."""
-    rule = min(max(pool.rule_target or 0, pool.spec.min_nodes), pool.spec.max_nodes)
+    rule = min(max(plan.rule_target or 0, pool.spec.min_nodes), pool.spec.max_nodes)
     return pool.spec.mode in (Mode.ON, Mode.UP_ONLY) and plan.target < rule
 
 

@@ -533,6 +533,7 @@ class FleetPlan(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
     HOLD_S_FIELD_NUMBER: _builtins.int
+    RULE_TARGET_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     observed_version: _builtins.int
     nodes: _builtins.int
@@ -548,6 +549,7 @@ class FleetPlan(_message.Message):
     """JSON: all that the guard was told, so that it can be asked again."""
     hold_s: _builtins.float
     """With it no node of the pool is taken away for so long; 0 for no hold."""
+    rule_target: _builtins.int
     @_builtins.property
     def request(self) -> Global___PlanChangeRequest: ...
     @_builtins.property
@@ -572,12 +574,15 @@ class FleetPlan(_message.Message):
         expires_at: _builtins.float = ...,
         guard_json: _builtins.str = ...,
         hold_s: _builtins.float = ...,
+        rule_target: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "request", b"request", "rule_target", b"rule_target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "hold_s", b"hold_s", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "hold_s", b"hold_s", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
+    _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_target) -> _WhichOneofReturnType__rule_target | None: ...
 
 Global___FleetPlan: _TypeAlias = FleetPlan  # noqa: Y015
 

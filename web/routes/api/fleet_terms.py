@@ -103,6 +103,7 @@ class PlanAnswer(Filled):
     findings: list[FindingAnswer]
     created_at: float
     expires_at: float
+    rule_target: int | None = Field(description="What the rule wanted when it was made; null when it said nothing.")
     hold_s: float = Field(description="With it no node of the pool is taken away for so long; 0 for no hold.")
 
 
