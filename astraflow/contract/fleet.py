@@ -318,5 +318,7 @@ class FleetStatus:
     last_sweep_at: float | None
     orphans: int
     """Instances with this cluster's tag that the ledger does not know; they are watched, then ended."""
+    waiting: int = 0
+    """Proposals that wait for a person."""
     troubles: tuple[str, ...] = ()
     """What somebody has to do something about, each a sentence."""

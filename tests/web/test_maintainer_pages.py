@@ -1,6 +1,8 @@
 """The maintainer's page and its API: what waits for a person is decided once, by who may; what it says stays text."""
 
+import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -245,6 +247,83 @@ async def test_the_mode_is_set_by_people_and_the_maintainer_hears_of_it(scene: S
     assert "a look first" in words(await scene.admin.get("/audit?action=maintainer.mode"))
     wild = await scene.admin.post("/maintainer/mode", data={"mode": "wild", "key": "w"})
     assert "is no mode" in await flash_of(scene.admin, wild)
+
+
+async def test_what_is_decided_and_noted_meanwhile_comes_by_itself(scene: Scene) -> None:
+    assert "None yet" in words(await scene.admin.get("/maintainer/lately"))
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    await scene.plane.reject(proposal.plan.id, actor=ALICE, key="no", reason="not tonight")
+    scene.web.clock.push(2)
+    later = words(await scene.admin.get("/maintainer/lately"))
+    assert "alice: not tonight" in later
+    assert "a person is asked for 5 nodes, there are 2" in later
+    assert 'hx-get="/maintainer/lately"' in (await scene.admin.get("/maintainer")).text
+
+
+async def test_a_page_says_how_much_newer_there_is_and_takes_nothing_away(scene: Scene) -> None:
+    assert words(await scene.admin.get("/maintainer/newer")).strip() == ""
+    entries = maintainer.transcript(wakes=2)
+    await maintainer.keep(scene.plane, entries[:-1])
+    asked = re.search(r'hx-get="(/maintainer/newer[^"]*)"', (await scene.admin.get("/maintainer")).text)
+    assert asked is not None
+    here = html.unescape(asked[1])
+    assert words(await scene.admin.get(here)).strip() == ""
+    await scene.plane.keep_transcript(entries[0].hash, entries)
+    assert "1 newer entry: show it" in words(await scene.admin.get(here))
+    other = maintainer.transcript(text="another transcript")
+    await maintainer.keep(scene.plane, other)
+    assert f"{len(other)} newer entries: show them" in words(await scene.admin.get(here))
+
+
+async def test_every_page_says_that_somebody_waits_for_an_answer(scene: Scene) -> None:
+    assert '<span class="rail-count" data-cell="frame/waiting"' in (await scene.admin.get("/nodes")).text
+    assert "1 waits" not in words(await scene.admin.get("/nodes"))
+    await maintainer.propose(scene.plane, POOL, 5)
+    async with asyncio.timeout(30):
+        while "Maintainer 1 waits" not in words(await scene.admin.get("/nodes")):  # noqa: ASYNC110 (as a person looks)
+            await asyncio.sleep(0.1)
+
+
+async def test_a_rejection_asks_for_its_reason_before_it_is_sent(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    page = (await scene.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).text
+    assert re.search(r'<input name="reason"[^>]* required>', page)
+    assert re.search(r"<button[^>]* formnovalidate>Approve</button>", page)
+
+
+async def test_counters_are_in_the_order_of_what_happens_and_without_noughts(scene: Scene) -> None:
+    counters = {
+        "usd": 0.4,
+        "notices_lost": 2.0,
+        "wakes": 3.0,
+        "failures": 0.0,
+        "plans": 2.0,
+        "missed": 1.0,
+        "odd_one": 1.0,
+    }
+    await scene.plane.beat_maintainer(maintainer.status(counters=counters))
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "wakes 3 plans 2 did not come off 1 notices lost 2 dollars $0.40 odd one 1" in page
+    assert "failures of the model" not in page
+
+
+async def test_texts_that_are_json_themselves_are_unfolded(scene: Scene) -> None:
+    opening = '{"woken_by":[],"mode":"auto"}\nfleet_report: {"pools":[{"nodes":3}]}'
+    told = maintainer.Told()
+    told.add("opened", {"run": "run-1", "model": "m", "is_simulated": True, "system": "x {y}"}, wake="")
+    told.add("request", {"turn": 1, "messages": [{"role": "user", "parts": [{"said": opening}]}]})
+    told.add("tool", {"turn": 1, "name": "fleet_report", "arguments": {}, "result": '{"pools": [], "troubles": 7}'})
+    told.add("note", {"pool": "", "text": "{not json", "words": "a {b} c", "decision": None})
+    told.add("tool", {"turn": 2, "name": "deep", "arguments": {}, "result": '{"a":' * 50_000 + "1" + "}" * 50_000})
+    await maintainer.keep(scene.plane, tuple(told.entries))
+    page = words(await scene.admin.get("/maintainer/transcript"))
+    assert '"fleet_report": { "pools": [ { "nodes": 3 } ] }' in page
+    assert '"result": { "pools": [], "troubles": 7 }' in page
+    assert '"text": "{not json"' in page
+    assert '"words": "a {b} c"' in page
+    rows = (await scene.admin.get("/maintainer/transcript.json")).json()
+    assert any(json.dumps(opening)[1:-1] in row["body"] for row in rows), "the file has it word for word"
 
 
 async def test_the_transcript_is_shown_by_wakes_in_pages_of_one_chain(scene: Scene) -> None:

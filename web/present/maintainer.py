@@ -44,6 +44,24 @@ _STATE_TEXTS: Mapping[MaintainerState, tuple[str, str, str]] = {
     MaintainerState.OVER_BUDGET: ("over budget", "the rule carries on", "warn"),
     MaintainerState.STOPPED: ("stopped", "by the kill switch", "bad"),
 }
+_COUNTERS: Mapping[str, str] = {
+    "wakes": "wakes",
+    "tool_calls": "tool calls",
+    "plans": "plans",
+    "applied": "applied",
+    "proposed": "proposed",
+    "recorded": "only written down",
+    "refused": "refused",
+    "conflict": "overtaken",
+    "verified": "came off",
+    "missed": "did not come off",
+    "failures": "failures of the model",
+    "notices_lost": "notices lost",
+    "tokens": "tokens",
+    "usd": "dollars",
+}
+"""In the order of what happens; those that never happened are left out."""
+_ALWAYS = ("wakes", "tokens", "usd")
 _UNITS = {"tool_calls": "tool calls", "tokens": "tokens", "seconds": "time", "usd": "dollars", "wakes": "wakes"}
 _PROPOSALS: Mapping[ProposalState, tuple[str, str]] = {
     ProposalState.WAITING: ("waits", "busy"),
@@ -236,14 +254,20 @@ def _status(status: MaintainerStatus, age_s: float | None) -> dict[str, Any]:
         "next_at": None if is_silent else status.next_wake_at,
         "wake_bars": tuple(bar for scope, bar in bars if scope == "wake"),
         "day_bars": tuple(bar for scope, bar in bars if scope == "day"),
-        "counters": tuple(
-            (_UNITS.get(name, name), usd(value) if name == "usd" else formats.count(value))
-            for name, value in status.counters.items()
-        ),
+        "counters": _counters(status.counters),
         "prompt": f"prompt {status.prompt_hash[:12]}, tools {status.tools_hash[:12]}",
         "troubles": status.troubles,
         "standing": standing_view(status),
     }
+
+
+def _counters(found: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
+    names = [*_COUNTERS, *sorted(found.keys() - _COUNTERS.keys())]
+    return tuple(
+        (_COUNTERS.get(name, name.replace("_", " ")), usd(found[name]) if name == "usd" else formats.count(found[name]))
+        for name in names
+        if name in found and (found[name] or name in _ALWAYS)
+    )
 
 
 def _bar(budget: Budget) -> BudgetBar:

@@ -346,6 +346,7 @@ class FleetStatus(_message.Message):
     LAST_SWEEP_AT_FIELD_NUMBER: _builtins.int
     ORPHANS_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     at: _builtins.float
     kill: _builtins.str
@@ -355,6 +356,8 @@ class FleetStatus(_message.Message):
     usd_today: _builtins.float
     last_sweep_at: _builtins.float
     orphans: _builtins.int
+    waiting: _builtins.int
+    """Proposals that wait for a person."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetPool]: ...
     @_builtins.property
@@ -372,10 +375,11 @@ class FleetStatus(_message.Message):
         last_sweep_at: _builtins.float | None = ...,
         orphans: _builtins.int = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
+        waiting: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "last_sweep_at", b"last_sweep_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "troubles", b"troubles", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "troubles", b"troubles", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_sweep_at: _TypeAlias = _typing.Literal["last_sweep_at"]  # noqa: Y015
     _WhichOneofArgType__last_sweep_at: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at"]  # noqa: Y015

@@ -70,6 +70,7 @@ class FleetAnswer(Filled):
     usd_today: float
     last_sweep_at: float | None
     orphans: int = Field(description="Machines with its tag that its ledger does not know.")
+    waiting: int = Field(description="Proposals that wait for a person.")
     troubles: list[str]
     pools: int
 
