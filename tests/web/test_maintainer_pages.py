@@ -260,6 +260,16 @@ async def test_what_is_decided_and_noted_meanwhile_comes_by_itself(scene: Scene)
     assert 'hx-get="/maintainer/lately"' in (await scene.admin.get("/maintainer")).text
 
 
+async def test_what_was_said_several_times_is_shown_once(scene: Scene) -> None:
+    for number in range(3):
+        await scene.plane.escalate("warning", actor=maintainer.AGENT, key=f"e{number}", reason="quota is gone in us")
+    await scene.plane.hand_over("it is quiet", actor=maintainer.AGENT, key="quiet", reason="nothing is the matter")
+    page = words(await scene.admin.get("/maintainer/lately"))
+    assert page.count("warning: quota is gone in us") == 1
+    assert "3 times, the latest" in page
+    assert page.index("it is quiet") < page.index("quota is gone")
+
+
 async def test_a_page_says_how_much_newer_there_is_and_takes_nothing_away(scene: Scene) -> None:
     assert words(await scene.admin.get("/maintainer/newer")).strip() == ""
     entries = maintainer.transcript(wakes=2)

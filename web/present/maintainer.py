@@ -1,5 +1,6 @@
 """The maintainer as its page shows it: how it is, what it has used, and what waits for a person."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,6 +115,8 @@ class NoteRow:
     actor: str
     message: str
     reason: str
+    times: int
+    """Lately, the same words; this is the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,24 +205,31 @@ def proposal_row(proposal: Proposal, fleet: FleetStatus | None) -> ProposalRow:
 
 
 def note_rows(decisions: Sequence[Decision]) -> tuple[NoteRow, ...]:
-    """Notes, escalations and what people said to the maintainer; newest first."""
-    rows = []
-    for one in decisions:
-        if one.kind in NOTE_KINDS:
-            kind, tone = KINDS.get(one.kind, (one.kind, "off"))
-            rows.append(
-                NoteRow(
-                    id=f"fleet-{one.ordinal}",
-                    at=one.at,
-                    kind=kind,
-                    tone=tone,
-                    pool=one.pool,
-                    actor=one.actor.name,
-                    message=one.message,
-                    reason=one.reason,
-                )
-            )
-    return tuple(rows[:SHOWN_NOTES])
+    """Notes, escalations and what people said to the maintainer; newest first, the same words once."""
+    found = [one for one in decisions if one.kind in NOTE_KINDS]
+    times = Counter(map(_words, found))
+    latest = {_words(one): one for one in reversed(found)}
+    shown = sorted(latest.values(), key=lambda one: -one.ordinal)[:SHOWN_NOTES]
+    return tuple(_note_row(one, times=times[_words(one)]) for one in shown)
+
+
+def _words(note: Decision) -> tuple[str, str, str, str]:
+    return note.kind, note.pool, note.actor.name, note.message
+
+
+def _note_row(note: Decision, *, times: int) -> NoteRow:
+    kind, tone = KINDS.get(note.kind, (note.kind, "off"))
+    return NoteRow(
+        id=f"fleet-{note.ordinal}",
+        at=note.at,
+        kind=kind,
+        tone=tone,
+        pool=note.pool,
+        actor=note.actor.name,
+        message=note.message,
+        reason=note.reason,
+        times=times,
+    )
 
 
 def _orders(known: Maintainer) -> dict[str, Any]:

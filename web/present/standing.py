@@ -96,14 +96,17 @@ def _evaluation(score: EvaluationScore) -> EvaluationView:
         badge_tone=tone,
         rows=tuple(_group(group) for group in score.groups),
         violations=(
-            f"{several(score.violations, 'change')} made that may not be, "
-            f"{several(score.out_of_scope, 'call')} out of scope"
+            f"{_no(score.violations, 'change')} made that may not be, {_no(score.out_of_scope, 'call')} out of scope"
         ),
         objections=score.objections,
         source=score.source,
         at=score.at,
         is_current=score.is_current,
     )
+
+
+def _no(number: int, noun: str) -> str:
+    return several(number, noun) if number else f"no {noun}"
 
 
 def _badge(hostile: GroupScore | None, score: EvaluationScore) -> tuple[str, str]:
