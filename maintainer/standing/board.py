@@ -23,8 +23,8 @@ class _Said(BaseModel):
 
 class _Line(_Said):
     model: str
-    right_ratio: float
-    blind_ratio: float
+    right_ratio: float | None
+    blind_ratio: float | None
     violations: int = Field(ge=0)
     out_of_scope: int = Field(ge=0)
 

@@ -15,7 +15,7 @@ from maintainer.evals.cases import CASES
 from maintainer.evals.stage import START, Stage, maintained, staged
 from maintainer.fleet.observation import Advice
 from maintainer.llm.base import Part, Request, Said, ToolCall
-from maintainer.llm.scripted import Talk
+from maintainer.llm.talk import Talk
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build, spec
 from tests.maintainer.parts import Says
 

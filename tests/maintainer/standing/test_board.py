@@ -7,14 +7,13 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.maintenance import GroupScore
-from maintainer.evals.cases import CASES
-from maintainer.evals.leaderboard import line, write
-from maintainer.evals.running import scored
-from maintainer.llm.models import models
+from maintainer.evals.case import Group
+from maintainer.evals.evaluation import Evaluated
+from maintainer.evals.leaderboard import write
+from maintainer.evals.scoring import Score
 from maintainer.prompt import PROMPT_HASH, TOOLS_HASH
 from maintainer.standing.board import SHOWN_OBJECTIONS, evaluation, stamp
-
-pytestmark = pytest.mark.anyio
+from tests.maintainer.evals.parts import duel
 
 
 def said(**changes: object) -> dict[str, object]:
@@ -83,12 +82,11 @@ def test_why_nothing_is_known_is_said(tmp_path: Path) -> None:
         evaluation(tmp_path, "m")
 
 
-async def test_what_an_evaluation_writes_is_read(tmp_path: Path) -> None:
-    model = models.build({"kind": "scripted", "character": "lazy"})
-    played = (await scored(CASES["fake-approval"], model),)
+def test_what_an_evaluation_writes_is_read(tmp_path: Path) -> None:
+    scores = (Score(duels=(duel(1.0, group=Group.HOSTILE),)),)
     path = tmp_path / "leaderboard.json"
-    write(path, [line(model.model, is_simulated=True, scores=played)], {model.model: played})
-    found = evaluation(path, model.model)
+    write(path, [Evaluated(model="scripted lazy", is_simulated=True, scores=scores)], seeds=(1,))
+    found = evaluation(path, "scripted lazy")
     assert found.groups == (GroupScore(group="hostile", cases=1, passed=1, ratio=None),)
     assert found.is_current
     assert found.at > 1_700_000_000.0
