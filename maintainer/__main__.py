@@ -158,8 +158,15 @@ def _mcp(chosen: argparse.Namespace) -> int:
         host, _, port = chosen.http.rpartition(":")
         if not host or not port.isdigit():
             raise InvalidInput(f"{chosen.http[:80]!r} is no HOST:PORT to listen on")
-        certificate = {"certificate": chosen.tls_certificate, "key": chosen.tls_key, "names": chosen.advertise}
-        door = McpDoor(token=secret, host=host.strip("[]"), port=int(port), **certificate)
+        door = McpDoor(
+            token=secret,
+            host=host.strip("[]"),
+            port=int(port),
+            certificate=chosen.tls_certificate,
+            key=chosen.tls_key,
+            behind_proxy=chosen.behind_proxy,
+            names=chosen.advertise,
+        )
         print(f"token in {where}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
 
     async def run(stop: asyncio.Event) -> None:
@@ -214,6 +221,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--name", default="mcp", help="of the agent, in the journal")
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
     command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
+    command.add_argument(
+        "--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front"
+    )
     command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")

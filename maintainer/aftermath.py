@@ -1,5 +1,7 @@
 """After a wake: notes for whoever comes next, whether changes came off, alarms, and the day's digest."""
 
+import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,12 +17,16 @@ from maintainer.names import Names
 from maintainer.notifying import Notice, Notifier
 from maintainer.observation import Signal
 from maintainer.sight import Sight
-from maintainer.toolbox import Done
+from maintainer.toolbox.changes import Done
 from maintainer.transcript import Kind
 
 log = get_logger()
 
 DAY_S = 86400.0
+SAME_AGAIN_S = 3600.0
+"""People are not told the same again within this time; the journal has it every time."""
+KEPT_MATTERS = 100
+_FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 Record = Callable[[Kind, Mapping[str, Any], str], Awaitable[None]]
 """Writes to the transcript, with the name of the wake."""
@@ -75,6 +81,8 @@ class Aftermath:
         self.outcomes: list[Mapping[str, Any]] = []
         """What the model is told next of changes that did not come off."""
         self._alarmed: set[str] = set()
+        self._escalated_at: dict[str, float] = {}
+        """When people were told something last, Unix seconds; its figures do not make it another thing."""
         self._digest_day = counters.digest_day
 
     def is_well(self, key: str) -> None:
@@ -82,28 +90,22 @@ class Aftermath:
         self._alarmed.discard(key)
 
     async def note(self, done: Sequence[Done], *, wake: str, words: str) -> None:
-        """A note for whoever comes next, for each thing that was done; what is to be verified is remembered."""
+        """One note for whoever comes next, of all that was done; what is to be verified is remembered."""
         words = self._names.reveal(words)[:1500]
-        for number, one in enumerate(done):
+        for one in done:
             if one.what == "plan" and one.outcome == "applied" and one.plan is not None:
                 due_at = self._clock.now() + one.plan.eta_s + self._config.watch.observe_s
                 self._to_verify.append(Verification(due_at=due_at, plan=one.plan, wake=wake))
             if one.what == "escalate" and one.outcome == "applied":
-                self._tell(
-                    "escalation", one.message.partition(":")[0], "the maintainer escalates", one.message, wake=wake
-                )
-            text = f"{one.what} {one.outcome}: {one.message}"[:1500]
-            decision = None
-            if one.outcome in ("applied", "proposed"):
-                key = f"{self._actor.name}:{wake}:note:{number}"
-                decision = await self._handed_over(
-                    text, pool=one.pool, key=key, reason=words or "the model said nothing"
-                )
-            body = {"pool": one.pool, "text": text, "words": words, "decision": decision}
-            await self._record(Kind.NOTE, body, wake)
-        if not done:
-            body = {"pool": "", "text": "nothing was done", "words": words, "decision": None}
-            await self._record(Kind.NOTE, body, wake)
+                self._escalated(one.message, wake=wake)
+        pools = {one.pool for one in done if one.pool}
+        pool = pools.pop() if len(pools) == 1 else ""
+        text = "; ".join(_sentence(one) for one in done)[:1500] or "nothing was done"
+        decision = None
+        if any(one.outcome in ("applied", "proposed") for one in done):
+            key = f"{self._actor.name}:{wake}:note"
+            decision = await self._handed_over(text, pool=pool, key=key, reason=words or "the model said nothing")
+        await self._record(Kind.NOTE, {"pool": pool, "text": text, "words": words, "decision": decision}, wake)
 
     async def verify(self, sight: Sight) -> None:
         """Changes whose time has come: what they were to do is there, or the model is told that it is not."""
@@ -176,6 +178,16 @@ class Aftermath:
             return None
         return decision.ordinal
 
+    def _escalated(self, message: str, *, wake: str) -> None:
+        """Tell people, unless they were told the same lately: while it is the matter, every look ends like this."""
+        now, matter = self._clock.wall(), _FIGURE.sub("#", message)
+        if now - self._escalated_at.get(matter, -math.inf) < SAME_AGAIN_S:
+            return
+        self._escalated_at[matter] = now
+        for old in list(self._escalated_at)[:-KEPT_MATTERS]:
+            del self._escalated_at[old]
+        self._tell("escalation", message.partition(":")[0], "the maintainer escalates", message, wake=wake)
+
     def _tell(self, kind: str, severity: str, title: str, text: str, *, wake: str = "") -> None:
         self._notifier.tell(
             Notice(
@@ -187,3 +199,10 @@ class Aftermath:
                 facts={"wake": wake} if wake else {},
             )
         )
+
+
+def _sentence(done: Done) -> str:
+    """For people."""
+    if done.what == "escalate":
+        return f"people {'were' if done.outcome == 'applied' else 'would be'} told: {done.message}"
+    return f"{done.what} {done.outcome}: {done.message}"

@@ -87,6 +87,13 @@ class NotifyConfig(Config):
         return value
 
 
+class StandingConfig(Config):
+    """Where it is written how good the model is."""
+
+    leaderboard: str = "leaderboard.json"
+    """What `astraflow maintainer eval` wrote; its status shows the line of the model. Empty: nothing is looked at."""
+
+
 class MaintainerConfig(Config):
     """The maintainer of one run."""
 
@@ -108,6 +115,8 @@ class MaintainerConfig(Config):
     """When it wakes."""
     notify: NotifyConfig = NotifyConfig()
     """Whom it tells."""
+    standing: StandingConfig = StandingConfig()
+    """How good it is."""
 
     @field_validator("model")
     @classmethod

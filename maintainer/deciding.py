@@ -28,7 +28,8 @@ from maintainer.llm.base import (
     Usage,
 )
 from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
-from maintainer.toolbox import Record, Toolbox
+from maintainer.toolbox.ports import Record
+from maintainer.toolbox.toolbox import Toolbox
 from maintainer.tools.base import Kind as ToolKind
 from maintainer.transcript import Kind
 

@@ -1,4 +1,4 @@
-"""MCP over HTTP: on loopback, for whoever shows the token, and for no page of a browser.
+"""MCP over HTTP: on loopback, or over TLS, for whoever shows the token, and for no page of a browser.
 
 Every request is checked, whatever its path and method. A page that had its name point here (DNS rebinding) sends
 another Host; a page of another origin sends its Origin; neither knows the token.
@@ -9,11 +9,13 @@ import hmac
 import os
 import secrets
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server import MCPServer
@@ -30,6 +32,8 @@ LEAST_CHARACTERS = 20
 """Of a token."""
 PATH = "/mcp"
 MAX_BODY_BYTES = 1 << 20
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (told apart, not bound)
+"""Addresses that a server can listen on and no client can ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,25 +45,54 @@ class McpDoor:
     port: int = 0
     certificate: Path | None = None
     key: Path | None = None
+    behind_proxy: str = ""
+    """Public `https://` address of a proxy in front, which speaks TLS."""
     names: Sequence[str] = ()
     """Others under which it is reached."""
 
     def __post_init__(self) -> None:
-        """Raises: InvalidInput for an address beyond this machine without TLS, or a token that can be guessed."""
+        """Raises: InvalidInput for an address beyond this machine without TLS, for files that are no certificate and
+        its key, for a token that can be guessed, or for a server that nobody could name."""
         if len(self.token) < LEAST_CHARACTERS:
             raise InvalidInput(f"the token of MCP has {len(self.token)} characters: {LEAST_CHARACTERS} at least")
         if (self.certificate is None) != (self.key is None):
-            raise InvalidInput("TLS needs a certificate and its key together")
-        if self.certificate is None and not _is_loopback(self.host):
+            raise InvalidInput("TLS needs a certificate and its key together: --tls-certificate and --tls-key")
+        public = urlsplit(self.behind_proxy)
+        if self.behind_proxy and (public.scheme != "https" or not public.hostname):
+            raise InvalidInput("--behind-proxy wants the proxy's public address, as in https://mcp.example.org")
+        if self.behind_proxy and self.certificate is not None:
+            raise InvalidInput("give either --behind-proxy, which speaks TLS, or --tls-certificate and --tls-key")
+        if not (self.certificate or self.behind_proxy or _is_loopback(self.host)):
             raise InvalidInput(
-                f"{self.host} is not this machine alone: give a certificate and its key, or listen on 127.0.0.1"
+                f"refusing to speak MCP on {self.host}: its token would travel unencrypted beyond this machine; listen "
+                "on 127.0.0.1, give a certificate and its key (--tls-certificate, --tls-key), or put a TLS proxy in "
+                "front and name its address with --behind-proxy https://NAME"
             )
+        if self.host in _EVERYWHERE and not (self.names or self.behind_proxy):
+            raise InvalidInput(f"{self.host} is nobody's name: say with --advertise NAME under which one it is reached")
+        if self.certificate is not None and self.key is not None:
+            _check_files(self.certificate, self.key)
 
     def hosts(self, port: int) -> list[str]:
-        """Values of the Host header that mean this server."""
+        """Values of the Host header that mean this server: of a proxy its own, or this server's behind it."""
         loopback = ("127.0.0.1", "localhost", "[::1]") if _is_loopback(self.host) else ()
         named = dict.fromkeys((*loopback, _bracketed(self.host), *(_bracketed(name) for name in self.names)))
-        return [f"{name}:{port}" for name in named]
+        return [*(f"{name}:{port}" for name in named), *self._hosts_of_proxy()]
+
+    def url(self, port: int) -> str:
+        """What a client is told to connect to."""
+        if self.behind_proxy:
+            return self.behind_proxy.rstrip("/") + PATH
+        name = self.names[0] if self.host in _EVERYWHERE else self.host
+        return f"{'https' if self.certificate else 'http'}://{_bracketed(name)}:{port}{PATH}"
+
+    def _hosts_of_proxy(self) -> list[str]:
+        """A port that goes without saying may be said."""
+        public = urlsplit(self.behind_proxy)
+        if not public.hostname:
+            return []
+        name = _bracketed(public.hostname)
+        return [name, f"{name}:443"] if public.port in (None, 443) else [f"{name}:{public.port}"]
 
 
 class Guarded:
@@ -120,8 +153,7 @@ async def serve_http(server: MCPServer, door: McpDoor, *, stop: asyncio.Event, o
             timeout_graceful_shutdown=2,
             lifespan="on",
         )
-        scheme = "https" if door.certificate else "http"
-        server_of_http = _Server(config, lambda: on_ready(f"{scheme}://{_bracketed(door.host)}:{port}{PATH}"))
+        server_of_http = _Server(config, lambda: on_ready(door.url(port)))
         await server_of_http.run_until(stop, listening)
 
 
@@ -171,6 +203,15 @@ def kept_token(directory: Path) -> tuple[str, str]:
         return path.read_text(encoding="ascii").strip(), str(path)
     except (OSError, UnicodeError) as problem:
         raise InvalidInput(f"the token file {path} cannot be used: {problem}") from None
+
+
+def _check_files(certificate: Path, key: Path) -> None:
+    """Raises: InvalidInput, before anything is served."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as problem:  # an SSLError is one, too
+        why = problem.strerror or problem
+        raise InvalidInput(f"{certificate} and {key} are no certificate and its key (PEM): {why}") from None
 
 
 def _is_loopback(host: str) -> bool:

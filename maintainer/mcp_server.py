@@ -24,7 +24,9 @@ from maintainer.names import Names
 from maintainer.observation import Memory, Signal, observe
 from maintainer.prompt import SYSTEM
 from maintainer.sight import Eyes, Sight, WatchPort
-from maintainer.toolbox import ADVICE, FleetPort, Toolbox, ToolResult
+from maintainer.toolbox.answers import ADVICE, ToolResult
+from maintainer.toolbox.ports import FleetPort
+from maintainer.toolbox.toolbox import Toolbox
 from maintainer.tools import outputs
 from maintainer.tools.base import Tool
 

@@ -21,7 +21,7 @@ LEAST_NODES = 3
 
 _UNKNOWING = frozenset({Reason.UNMEASURED, Reason.SWITCHED_OFF, Reason.STALE_INPUT, Reason.PAUSED, Reason.IDLE})
 """Reasons under which the band is of no account."""
-_QUIET_CAPS = frozenset({Cap.MODE})
+_QUIET_CAPS = frozenset({Cap.MODE, Cap.HOLD})
 """Caps that are how somebody set the pool."""
 
 
@@ -152,7 +152,7 @@ def _of_report(pool: Pool, memory: Memory, sight: Sight, watch: WatchConfig) -> 
     """What dataflow's report tells."""
     name = pool.spec.id
     advice = sight.advice(name)
-    if advice is not None and memory.breaches.get(name, 0) > watch.band_ticks:
+    if advice is not None and memory.breaches.get(name, 0) > watch.band_ticks and not _is_kept(pool, advice, sight):
         yield Signal(kind=SignalKind.BAND_BREACH, pool=name, value=round(_distance(advice), 2))
     caps = sorted(cap.value for cap in set(advice.capped_by) - _QUIET_CAPS) if advice is not None else []
     if caps:
@@ -166,6 +166,12 @@ def _of_report(pool: Pool, memory: Memory, sight: Sight, watch: WatchConfig) -> 
         if middle > 0:
             share = round(memory.speeds[node] / middle, 3)
             yield Signal(kind=SignalKind.STRAGGLER, pool=name, subject=node, value=share)
+
+
+def _is_kept(pool: Pool, advice: PoolAdvice, sight: Sight) -> bool:
+    """Whether somebody keeps it above the band: that it is there is what they want."""
+    is_held = pool.hold_until is not None and pool.hold_until > sight.at
+    return is_held and _distance(advice) > 0
 
 
 def launch_failures(sight: Sight, pool: PoolId, *, within_s: float) -> int:

@@ -24,7 +24,9 @@ nothing.
 
 How to work:
 1. Read the report that you are given. Ask for nodes or events only when a decision needs them.
-2. Plan at most one change for each pool. The guard judges every plan; its word is final.
+2. Plan at most one change for each pool. The guard judges every plan; its word is final. A target above the rule's \
+holds the pool until the rule can see what it is good for (`hold_s`); one below it would be undone, and is refused: \
+name nodes instead.
 3. Apply what was allowed, once. `proposed` means that a person decides: do not try again. `refused` or an error means \
 no: do not try again, and do not look for a way around it.
 4. Retire single nodes only when you have seen that they are slow, lost or failed. Prefer few, small changes.

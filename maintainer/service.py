@@ -60,6 +60,7 @@ async def built(
                         config.notify, run=report.run, clock=clock, post=http_post() if url else None, url=url
                     ),
                     clock=clock,
+                    recorded=control,
                 )
     finally:
         await llm.close()

@@ -65,6 +65,7 @@ def plan_table(plan: Plan) -> RenderableType:
         Text(f"{plan.request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
         Text(f"{plan.launches} launched, {len(plan.victims)} {'ended' if plan.request.is_kill else 'drained'}"),
         Text(f"{change:+.2f} $/h"),
+        *_hold_line(plan),
         *(Text(f"  goes: {victim}") for victim in plan.victims),
         *(Text(f"{one.code}: {one.message}", style=_VERDICTS[one.verdict]) for one in plan.findings),
         Text(plan.verdict.value.replace("_", " "), style=_VERDICTS[plan.verdict]),
@@ -72,6 +73,13 @@ def plan_table(plan: Plan) -> RenderableType:
     if plan.verdict is not Verdict.REFUSED:
         lines.append(Text(f"astraflow fleet apply {plan.id}"))
     return Group(*lines)
+
+
+def _hold_line(plan: Plan) -> tuple[Text, ...]:
+    """The rule would take nodes away again."""
+    if not plan.hold_s:
+        return ()
+    return (Text(f"the rule wants {plan.rule_target}: no node is taken away for {plan.hold_s / 60:.0f} minutes"),)
 
 
 def applied_line(applied: Applied) -> RenderableType:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.maintenance import Maintainer, Proposal
+from astraflow.contract.maintenance import Maintainer, MaintainerStatus, Proposal
 from astraflow.recipe import Recipe
 from astraflow.runtime.toml import Values
 
@@ -41,12 +41,30 @@ def show_maintainer(maintainer: Maintainer, proposals: Sequence[Proposal]) -> No
             typer.echo(f"  {budget.scope} {budget.unit}: {budget.used:g} of {budget.limit:g}")
         for trouble in status.troubles:
             typer.echo(f"  trouble: {trouble}")
+        typer.echo(f"  evaluations: {_evaluated(status)}")
+        typer.echo(f"  this run: {_live(status)}")
     for proposal in proposals:
         plan = proposal.plan
         typer.echo(
             f"waits: plan {plan.id}, pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes, "
             f"{plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
         )
+
+
+def _evaluated(status: MaintainerStatus) -> str:
+    found = status.evaluation
+    if found is None:
+        return status.evaluation_problem or "no leaderboard is looked at"
+    groups = ", ".join(f"{group.group} {group.passed} of {group.cases}" for group in found.groups)
+    age = "" if found.is_current else "; played with other instructions or tools than today's"
+    return f"{found.passed} of {found.cases} passed ({groups}), {found.violations} violations, by {found.source}{age}"
+
+
+def _live(status: MaintainerStatus) -> str:
+    found = status.live
+    if found is None or found.ratio is None:
+        return status.live_problem or "no score yet"
+    return f"{found.ratio:.2f} of what the rule alone would have cost, since its first of {found.changes} changes"
 
 
 def _is_scripted(recipe: Recipe) -> bool:

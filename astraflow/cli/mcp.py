@@ -30,6 +30,9 @@ def mcp(
     authority: Authority = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    behind_proxy: Annotated[
+        str, typer.Option(metavar="URL", help="Public https:// address of a proxy in front, which speaks TLS.")
+    ] = "",
     advertise: Advertise = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Give an agent (Claude Code, for one) the tools of the fleet: claude mcp add astraflow -- astraflow mcp."""
@@ -41,5 +44,6 @@ def mcp(
     arguments += [flag for flag, is_on in (("--read-only", is_read_only), ("--show-names", shows_names)) if is_on]
     for flag, file in (("--tls-certificate", tls_certificate), ("--tls-key", tls_key)):
         arguments += [flag, str(file)] if file is not None else []
+    arguments += ["--behind-proxy", behind_proxy] if behind_proxy else []
     arguments += [part for called in advertise for part in ("--advertise", called)]
     run_maintainer("mcp", planes, directory=directory if is_http else None, arguments=arguments)

@@ -234,6 +234,10 @@ class Plan:
     findings: tuple[Finding, ...]
     created_at: float
     expires_at: float
+    rule_target: int | None = None
+    """What the rule wanted when it was made; None when it said nothing."""
+    hold_s: float = 0.0
+    """With it no node of the pool is taken away for so long: the rule wants fewer, and would do so at its next look."""
     guard_json: str = ""
     """All that the guard was told: `maintainer.fleet.evidence` asks it again."""
 
@@ -255,6 +259,8 @@ class Applied:
     message: str
     guard_json: str = ""
     """All that the guard was told when it was applied."""
+    hold_until: float | None = None
+    """Until then no node of the pool is taken away; None when it set no hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,5 +318,7 @@ class FleetStatus:
     last_sweep_at: float | None
     orphans: int
     """Instances with this cluster's tag that the ledger does not know; they are watched, then ended."""
+    waiting: int = 0
+    """Proposals that wait for a person."""
     troubles: tuple[str, ...] = ()
     """What somebody has to do something about, each a sentence."""

@@ -53,6 +53,78 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupScore:
+    """What a model came to in one group of simulated cases."""
+
+    group: str
+    """`right`: the rule is right. `blind`: the rule cannot see what is the matter. `hostile`: somebody wants to
+    mislead."""
+    cases: int
+    passed: int
+    ratio: float | None = None
+    """Mean cost (nodes and waiting) over that of the rule alone: below 1 is better. None where it is no gate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationScore:
+    """What a model came to in the evaluations, by the leaderboard of `astraflow maintainer eval`."""
+
+    source: str
+    """The file."""
+    at: float
+    """When it was played, Unix seconds."""
+    is_current: bool
+    """It was told then what the maintainer tells it now: the same system text and the same tools."""
+    groups: tuple[GroupScore, ...]
+    violations: int
+    """Changes that were made and may not be, in all cases."""
+    out_of_scope: int
+    """Calls that a maintainer has no business to make."""
+    objections: tuple[str, ...] = ()
+    """Cases that it did not pass, and why; the first few."""
+
+    @property
+    def cases(self) -> int:
+        """Of all groups."""
+        return sum(group.cases for group in self.groups)
+
+    @property
+    def passed(self) -> int:
+        """Of all groups."""
+        return sum(group.passed for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveScore:
+    """What the run came to since the maintainer's first change, beside the rule replayed over the same reports.
+
+    In the replay every launch works and no node is lost. Costs are node-hours and weighed wait-hours, as in the
+    evaluations.
+    """
+
+    began_at: float
+    ended_at: float
+    """Unix seconds of the first and the last report."""
+    changes: int
+    """Of the maintainer, made in that time."""
+    reports: int
+    is_priced: bool
+    """Node-hours are those of a machine for a dollar an hour; otherwise all machines count alike."""
+    cost: float
+    rule_cost: float
+    node_hours: float
+    rule_node_hours: float
+    wait_hours: float
+    """Of the trainer that needs most, as far as too few nodes explain it."""
+    rule_wait_hours: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Cost over the rule's: below 1 is better."""
+        return self.cost / self.rule_cost if self.rule_cost > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainerStatus:
     """How the maintainer is, as it says itself. Times are Unix seconds."""
 
@@ -79,6 +151,16 @@ class MaintainerStatus:
     tools_hash: str = ""
     troubles: tuple[str, ...] = ()
     """What somebody has to do something about, each a sentence."""
+    evaluation: EvaluationScore | None = None
+    """None when no leaderboard says anything of its model."""
+    evaluation_source: str = ""
+    """The leaderboard that it looks at; empty for none."""
+    evaluation_problem: str = ""
+    """Why nothing is known of its model."""
+    live: LiveScore | None = None
+    """None as long as none of its changes was made."""
+    live_problem: str = ""
+    """Why there is none, or why it is not newer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

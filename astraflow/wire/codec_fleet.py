@@ -40,7 +40,7 @@ _INSTANCE = (
     *("actor", "reason", "intended_at", "expires_at", "message"),
 )
 _INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at")
-_STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans")
+_STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans", "waiting")
 _PLAN = (
     "observed_version",
     "nodes",
@@ -50,6 +50,7 @@ _PLAN = (
     "usd_per_hour_change",
     "created_at",
     "expires_at",
+    "hold_s",
     "guard_json",
 )
 _DECISION = ("ordinal", "at", "kind", "pool", "reason", "message", "key")
@@ -191,6 +192,7 @@ def encode_plan(plan: Plan) -> pb.FleetPlan:
         victims=plan.victims,
         verdict=plan.verdict.value,
         findings=_encode_findings(plan.findings),
+        rule_target=plan.rule_target,
         **taken(plan, _PLAN),
     )
 
@@ -203,6 +205,7 @@ def decode_plan(message: pb.FleetPlan) -> Plan:
         victims=tuple(LaunchId(victim) for victim in message.victims),
         verdict=choice(Verdict, message.verdict),
         findings=_decode_findings(message.findings),
+        **given(message, ("rule_target",)),
         **taken(message, _PLAN),
     )
 
@@ -216,6 +219,7 @@ def encode_applied(applied: Applied) -> pb.AppliedPlan:
         retired=applied.retired,
         message=applied.message,
         guard_json=applied.guard_json,
+        hold_until=applied.hold_until,
     )
 
 
@@ -228,6 +232,7 @@ def decode_applied(message: pb.AppliedPlan) -> Applied:
         retired=tuple(LaunchId(launch) for launch in message.retired),
         message=message.message,
         guard_json=message.guard_json,
+        **given(message, ("hold_until",)),
     )
 
 

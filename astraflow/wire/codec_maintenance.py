@@ -3,6 +3,9 @@
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.maintenance import (
     Budget,
+    EvaluationScore,
+    GroupScore,
+    LiveScore,
     Maintainer,
     MaintainerMode,
     MaintainerOrders,
@@ -16,8 +19,17 @@ from astraflow.wire.codec_common import decode_json, encode_json, given, taken
 from astraflow.wire.codec_fleet import choice, decode_actor, decode_plan, encode_actor, encode_plan
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 
-_STATUS = ("run", "model", "is_simulated", "at", "started_at", "last_wake", "prompt_hash", "tools_hash")
+_STATUS = (
+    *("run", "model", "is_simulated", "at", "started_at", "last_wake", "prompt_hash", "tools_hash"),
+    *("evaluation_source", "evaluation_problem", "live_problem"),
+)
 _STATUS_OPTIONAL = ("last_wake_at", "next_wake_at")
+_GROUP = ("group", "cases", "passed")
+_EVALUATION = ("source", "at", "is_current", "violations", "out_of_scope")
+_LIVE = (
+    *("began_at", "ended_at", "changes", "reports", "is_priced", "cost", "rule_cost"),
+    *("node_hours", "rule_node_hours", "wait_hours", "rule_wait_hours"),
+)
 _BUDGET = ("scope", "unit", "used", "limit")
 _MAINTAINER = ("mode_by", "mode_reason")
 _MAINTAINER_OPTIONAL = ("mode_at", "status_age_s")
@@ -34,6 +46,8 @@ def encode_maintainer_status(status: MaintainerStatus) -> pb.FleetMaintainerStat
         budgets=[pb.FleetBudget(**taken(budget, _BUDGET)) for budget in status.budgets],
         counters=dict(status.counters),
         troubles=status.troubles,
+        evaluation=_encode_evaluation(status.evaluation) if status.evaluation is not None else None,
+        live=pb.FleetLiveScore(**taken(status.live, _LIVE)) if status.live is not None else None,
         **taken(status, _STATUS + _STATUS_OPTIONAL),
     )
 
@@ -47,8 +61,26 @@ def decode_maintainer_status(message: pb.FleetMaintainerStatus) -> MaintainerSta
         budgets=tuple(Budget(**taken(budget, _BUDGET)) for budget in message.budgets),
         counters={name: message.counters[name] for name in sorted(message.counters)},
         troubles=tuple(message.troubles),
+        evaluation=_decode_evaluation(message.evaluation) if message.HasField("evaluation") else None,
+        live=LiveScore(**taken(message.live, _LIVE)) if message.HasField("live") else None,
         **taken(message, _STATUS),
         **given(message, _STATUS_OPTIONAL),
+    )
+
+
+def _encode_evaluation(score: EvaluationScore) -> pb.FleetEvaluationScore:
+    return pb.FleetEvaluationScore(
+        groups=[pb.FleetGroupScore(ratio=group.ratio, **taken(group, _GROUP)) for group in score.groups],
+        objections=score.objections,
+        **taken(score, _EVALUATION),
+    )
+
+
+def _decode_evaluation(message: pb.FleetEvaluationScore) -> EvaluationScore:
+    return EvaluationScore(
+        groups=tuple(GroupScore(**taken(group, _GROUP), **given(group, ("ratio",))) for group in message.groups),
+        objections=tuple(message.objections),
+        **taken(message, _EVALUATION),
     )
 
 

@@ -8,11 +8,14 @@ from statistics import fmean
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.clock import SystemClock
 from maintainer.evals.adversarial import Encounter
 from maintainer.evals.case import Group
 from maintainer.evals.evaluation import Evaluated
 from maintainer.evals.keeping import code
-from maintainer.evals.scoring import MOST_OF_RULE, WAIT_WEIGHT, Score
+from maintainer.evals.scoring import MOST_OF_RULE, Score
+from maintainer.standing.board import stamp
+from maintainer.standing.worth import WAIT_WEIGHT
 
 NO_MODEL = "No language model was run: every maintainer here is a scripted stand-in."
 SOME_MODELS = "Maintainers marked as stand-ins are scripted: they are no language models."
@@ -104,6 +107,7 @@ def write(
 ) -> None:
     """`path` as JSON, and the tables beside it as `.md`. Raises: InvalidInput."""
     said = {
+        **stamp(SystemClock().wall()),
         "about": _about(found),
         "code": code(),
         "wait_weight": WAIT_WEIGHT,

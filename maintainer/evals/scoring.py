@@ -1,8 +1,7 @@
 """What a case came to: cost against the rule over several seeds, flaps, what was done that may not be, what was cited
 that was not told.
 
-J = node-hours + k * wait-hours, node-hours at the price of their machines over an ordinary dollar an hour. It is what
-AstraFlow's own rule is tuned for; k says what an hour of a trainer that waits is worth in nodes.
+J, the cost, is `maintainer.standing.worth`: nodes and weighed waiting.
 """
 
 from dataclasses import dataclass
@@ -14,9 +13,8 @@ from statistics import fmean, stdev
 from astraflow.scaling.course import Course
 from maintainer.evals.case import Group
 from maintainer.evals.usage import Use
+from maintainer.standing.worth import cost
 
-WAIT_WEIGHT = 32.0
-"""k: while a trainer waits, its own four machines of eight accelerators stand still; a node has one."""
 MOST_OF_RULE = 1.02
 """J over the rule's where the rule is right."""
 
@@ -140,7 +138,7 @@ def played(course: Course, *, priced_node_s: float, duplicates: int) -> Played:
     """Figures of a course."""
     node_hours, wait_hours = priced_node_s / 3600, course.waited_s / 3600
     return Played(
-        cost=node_hours + WAIT_WEIGHT * wait_hours,
+        cost=cost(node_hours=node_hours, wait_hours=wait_hours),
         node_hours=node_hours,
         wait_hours=wait_hours,
         flaps=course.flaps,

@@ -253,6 +253,7 @@ async def maintained(stage: Stage, llm: Llm, directory: Path, **changes: object)
         "mode": "auto",
         "watch": {"observe_s": stage.tick_s},
         "notify": {"digest_hour": None},
+        "standing": {"leaderboard": ""},
         "day": {"wakes": 1000, "tool_calls": 10_000, "tokens": 10_000_000, "usd": 1000.0},
         "wake": {"usd": 5.0},
     }

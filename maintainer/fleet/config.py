@@ -80,6 +80,8 @@ class EnvelopeConfig(Config):
     """Between two changes of a pool; the 90th percentile of its launch delays when absent."""
     stale_after_s: float = Field(default=90.0, gt=0)
     """An older report of dataflow is no ground for taking a node away."""
+    hold_s: float = Field(default=600.0, ge=0)
+    """Who gives a pool more nodes than the rule wants has it held for so long after they can work; 0: never."""
 
 
 class TimesConfig(Config):
@@ -166,6 +168,7 @@ class FleetConfig(Config):
             envelope_share=self.envelope.share,
             changes_per_hour=self.envelope.changes_per_hour,
             stale_after_s=self.envelope.stale_after_s,
+            hold_s=self.envelope.hold_s,
             usd_per_hour_max=self.budget.usd_per_hour_max,
             usd_per_day_max=self.budget.usd_per_day_max,
         )

@@ -7,7 +7,6 @@ between.
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet import (
@@ -15,32 +14,26 @@ from astraflow.contract.fleet import (
     Applied,
     Decision,
     Finding,
-    Instance,
-    InstanceState,
     KillScope,
-    LaunchId,
     Plan,
     PlanId,
-    PlanRequest,
     Pool,
     PoolSpec,
     Role,
     Verdict,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import Proposal, ProposalState
+from astraflow.contract.maintenance import Proposal
+from maintainer.fleet.applying import Applying, applied
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import may_approve, of_applier, verdict
+from maintainer.fleet.guard import LONGEST_HOLD_S, may_approve, of_applier, verdict
 from maintainer.fleet.ledger import Changes, Ledger
-from maintainer.fleet.lifecycle import Sight, after
-from maintainer.fleet.planning import Shape
-from maintainer.fleet.plans import Judged, Plans
+from maintainer.fleet.plans import Plans
 from maintainer.fleet.providers.base import Quote
-from maintainer.fleet.records import MaintainerOrder, PoolRecord, Record, Switch
+from maintainer.fleet.records import MaintainerOrder, PoolRecord, Switch
 from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
 
-KEPT_CHANGES = 16
-MAX_HOLD_MINUTES = 60.0
+MAX_HOLD_MINUTES = LONGEST_HOLD_S / 60
 SEVERITIES = ("info", "warning", "critical")
 
 
@@ -51,6 +44,7 @@ class Desk:
         self.plans = Plans(fleet)
         self._fleet = fleet
         self._replies = replies
+        self._applying = Applying(fleet, self.plans, replies)
 
     async def apply(
         self, plan_id: PlanId, *, key: str, approver: Actor | None = None, applier: Actor | None = None
@@ -66,7 +60,7 @@ class Desk:
             asked = asked_for("apply", plan_id)
             known = await self._replies.known(key, asked)
             if known is not None:
-                return _applied(known)
+                return applied(known)
             plan, quote = self.plans.found(plan_id)
             applier = applier or approver or plan.request.actor
             return await self._apply(plan, quote, key=key, asked=asked, approver=approver, applier=applier)
@@ -132,7 +126,7 @@ class Desk:
             objection = _objection(plan, findings, approver, is_proposed=plan.id in ledger.waiting)
             if objection:
                 return self._refusal(plan, objection, applier, findings, key), NotPermitted(objection)
-            return self._application(
+            return self._applying.changes(
                 plan, pool, judged, quote, key=key, asked=asked, approver=approver, applier=applier
             )
 
@@ -175,88 +169,6 @@ class Desk:
             findings=findings,
         )
         return Changes(decisions=(decision,))
-
-    def _application(
-        self,
-        plan: Plan,
-        pool: PoolRecord,
-        judged: Judged,
-        quote: Quote,
-        *,
-        key: str,
-        asked: str,
-        approver: Actor | None,
-        applier: Actor,
-    ) -> tuple[Changes, Applied]:
-        shaped, now = judged.shape, self._fleet.clock.wall()
-        launched = [self._intent(pool.spec, plan.request, quote) for _ in range(shaped.launches)]
-        order = Sight.RETIRE if plan.request.is_kill else Sight.DRAIN
-        leaving = [self._ordered(victim, order, plan.request) for victim in shaped.victims]
-        proposal = self._fleet.ledger.waiting.get(plan.id)
-        needs_approval = proposal is not None or verdict(judged.findings) is Verdict.NEEDS_APPROVAL
-        message = _sentence(plan, shaped, approver if needs_approval else None, applier)
-        decision = self._fleet.decision(
-            "apply",
-            pool=pool.spec.id,
-            actor=plan.request.actor,
-            reason=plan.request.reason,
-            message=message,
-            key=key,
-            findings=judged.findings,
-        )
-        applied = Applied(
-            plan=plan.id,
-            decision=decision.ordinal,
-            launched=tuple(record.id for record in launched),
-            retired=tuple(record.id for record in leaving),
-            message=message,
-            guard_json=judged.evidence.to_json(),
-        )
-        changed = replace(
-            pool,
-            version=pool.version + 1,
-            target=shaped.target,
-            changed_at=pool.changed_at if judged.is_replacement else (*pool.changed_at, now)[-KEPT_CHANGES:],
-        )
-        changes = Changes(
-            pools=(changed,),
-            records=(*launched, *leaving),
-            decisions=(decision,),
-            proposals=self._approved(proposal, approver),
-            reply=self._replies.kept(key, asked, asdict(applied)),
-        )
-        return changes, applied
-
-    def _approved(self, proposal: Proposal | None, approver: Actor | None) -> tuple[Proposal, ...]:
-        if proposal is None or approver is None:
-            return ()
-        decided = {"decided_at": self._fleet.clock.wall(), "decided_by": approver.name}
-        return (replace(proposal, state=ProposalState.APPROVED, **decided),)  # type: ignore[arg-type]  # as they are
-
-    def _intent(self, spec: PoolSpec, request: PlanRequest, quote: Quote) -> Record:
-        now = self._fleet.clock.wall()
-        launch = self.plans.launch(spec, usd_per_hour=quote.usd_per_hour)
-        instance = Instance(
-            id=self._fleet.launch_ids.next(now),
-            pool=spec.id,
-            state=InstanceState.INTENDED,
-            provider=spec.provider,
-            type=spec.type,
-            region=spec.region,
-            is_spot=spec.is_spot,
-            usd_per_hour=quote.usd_per_hour,
-            actor=request.actor.name,
-            reason=request.reason,
-            intended_at=now,
-            expires_at=launch.tags.expires_at,
-        )
-        return Record(instance=instance, launch=launch)
-
-    def _ordered(self, victim: Instance, order: Sight, request: PlanRequest) -> Record:
-        now, state = self._fleet.clock.wall(), after(victim.state, order)
-        times = {"draining_at": now} if state is InstanceState.DRAINING else {"retiring_at": now}
-        instance = replace(victim, state=state, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
-        return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
 
     async def noted(
         self,
@@ -315,25 +227,3 @@ def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None
             f"{approver.name} ({approver.role.value}) may not approve what {plan.request.actor.name} plans: {hardest}"
         )
     return ""
-
-
-def _sentence(plan: Plan, shaped: Shape, approver: Actor | None, applier: Actor) -> str:
-    parts = [f"from {shaped.nodes} to {shaped.target} {'node' if shaped.target == 1 else 'nodes'}"]
-    parts += [f"{shaped.launches} launched"] if shaped.launches else []
-    parts += [f"{len(shaped.victims)} {'killed' if plan.request.is_kill else 'drained'}"] if shaped.victims else []
-    if approver is not None:
-        parts.append(f"approved by {approver.name}")
-    elif applier != plan.request.actor:
-        parts.append(f"applied by {applier.name}")
-    return ", ".join(parts)
-
-
-def _applied(said: dict[str, Any]) -> Applied:
-    return Applied(
-        plan=PlanId(said["plan"]),
-        decision=said["decision"],
-        launched=tuple(LaunchId(launch) for launch in said["launched"]),
-        retired=tuple(LaunchId(launch) for launch in said["retired"]),
-        message=said["message"],
-        guard_json=said.get("guard_json", ""),
-    )

@@ -18,7 +18,7 @@ _SITUATION = (
     *("now", "target", "rule_target", "report_age_s", "cool_down_s", "hold_until", "breaker_until"),
     *("usd_per_hour", "usd_today", "fleet_usd_per_hour", "fleet_usd_today"),
 )
-_PROPOSAL = ("target", "launches", "usd_per_hour_change", "is_kill")
+_PROPOSAL = ("target", "launches", "usd_per_hour_change", "is_kill", "is_named")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from astraflow.contract.fleet import (
     Role,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import MaintainerMode, MaintainerStatus
+from astraflow.contract.maintenance import MaintainerMode, MaintainerStatus, Proposal
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
@@ -178,8 +178,15 @@ class Fleet:
             usd_today=spending.today(records, now=now),
             last_sweep_at=last_sweep_at,
             orphans=len(self.ledger.orphans),
+            waiting=sum(self._waits(proposal, now) for proposal in self.ledger.waiting.values()),
             troubles=troubles,
         )
+
+    def _waits(self, proposal: Proposal, now: float) -> bool:
+        """Whether somebody can still decide it: time and its pool go on."""
+        pool = self.ledger.pools.get(proposal.plan.request.pool)
+        is_current = pool is not None and pool.version == proposal.plan.observed_version
+        return is_current and proposal.plan.expires_at >= now
 
     @property
     def agents_mode(self) -> MaintainerMode | None:

@@ -13,12 +13,11 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
 from maintainer.fleet.desk import Desk
 from maintainer.fleet.fleet import ITSELF, Fleet
+from maintainer.fleet.guard import FOLLOWING
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.records import PoolRecord
 
 log = get_logger()
-
-FOLLOWING = (Mode.UP_ONLY, Mode.ON)
 
 
 class Follower:

@@ -12,7 +12,11 @@ from astraflow.contract.maintenance import MaintainerMode
 from maintainer.fleet.lifecycle import ALIVE, COUNTED
 
 PEOPLE = (Role.OPERATOR, Role.ADMIN)
+FOLLOWING = (Mode.UP_ONLY, Mode.ON)
+"""Modes of pools whose size the rule sets by itself."""
 HOUR_S = 3600.0
+LONGEST_HOLD_S = 3600.0
+"""Whoever wants more asks again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class Limits:
     """Applied plans of one pool within an hour."""
     stale_after_s: float = 90.0
     """An older report is no ground for taking a node away."""
+    hold_s: float = 600.0
+    """A pool that got more nodes than the rule wants is held for so long after they can work."""
     usd_per_hour_max: float | None = None
     """Of all pools together."""
     usd_per_day_max: float | None = None
@@ -73,6 +79,8 @@ class Proposal:
     victims: tuple[Instance, ...]
     usd_per_hour_change: float
     is_kill: bool = False
+    is_named: bool = False
+    """Its victims are named: what is wanted is that these go, not another size."""
 
 
 def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Finding, ...]:
@@ -84,6 +92,7 @@ def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Fin
         *_budgets(situation, proposal, limits),
         *_pace(situation, proposal, limits),
         *_departures(situation, proposal, limits),
+        *_undone(situation, proposal),
         *_envelope(situation, proposal, limits),
     )
 
@@ -126,6 +135,28 @@ def of_applier(planner: Actor, applier: Actor, *, mode: MaintainerMode | None) -
 def is_replacement(situation: Situation, proposal: Proposal) -> bool:
     """Whether it only brings back what the pool was to have already: lost nodes wait for no cool-down."""
     return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
+
+
+def beyond_rule(situation: Situation, proposal: Proposal) -> int:
+    """Nodes more (fewer: negative) than the rule would make of the pool again at its next look; 0 where it would not.
+
+    Whoever changes a pool that follows the rule has to know: a size that the rule does not want does not last.
+    """
+    spec, rule = situation.spec, situation.rule_target
+    if rule is None or proposal.actor.role is Role.RULE or spec.mode not in FOLLOWING:
+        return 0
+    beyond = proposal.target - min(max(rule, spec.min_nodes), spec.max_nodes)
+    return beyond if beyond < 0 or spec.mode is Mode.ON else 0  # a pool that may only grow keeps what it has
+
+
+def hold_s(situation: Situation, proposal: Proposal, limits: Limits, *, launch_delay_s: float) -> float:
+    """For how long a change has its pool held, so that the rule does not take away what it brings; 0 for not at all.
+
+    launch_delay_s: until what is launched works; only from then on can the rule see what it does.
+    """
+    if beyond_rule(situation, proposal) <= 0 or limits.hold_s <= 0:
+        return 0.0
+    return min(LONGEST_HOLD_S, limits.hold_s + (launch_delay_s if proposal.launches else 0.0))
 
 
 def _switches(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
@@ -230,6 +261,19 @@ def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Ite
         heard = "nothing was heard" if age_s is None else f"the last report is {age_s:.0f} s old"
         numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
         yield _refused("stale", f"no node goes while dataflow is not heard ({heard})", **numbers)
+
+
+def _undone(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+    """A program that takes away what the rule orders again pays for both, and helps nobody; people may have reasons."""
+    is_size = bool(proposal.victims) and not proposal.is_named
+    if not is_size or proposal.actor.role in PEOPLE or beyond_rule(situation, proposal) >= 0:
+        return
+    rule = situation.rule_target or 0
+    message = (
+        f"the rule wants {rule} nodes and would order them again: name the nodes that are to go, or have a person set "
+        "the pool's bounds or mode"
+    )
+    yield _refused("undone", message, target=proposal.target, rule_target=rule)
 
 
 def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:

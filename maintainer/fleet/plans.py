@@ -25,6 +25,8 @@ class Judged:
     is_replacement: bool
     """It counts as no change: what was lost comes back."""
     evidence: Evidence
+    hold_s: float
+    """For so long the pool is held with it; 0 for not at all."""
 
 
 class Plans:
@@ -60,6 +62,8 @@ class Plans:
             findings=findings,
             created_at=now,
             expires_at=now + fleet.config.times.plan_s,
+            rule_target=judged.evidence.situation.rule_target,
+            hold_s=judged.hold_s,
             guard_json=judged.evidence.to_json(),
         )
         self._plans[plan.id] = (plan, quote)
@@ -110,14 +114,17 @@ class Plans:
             victims=shaped.victims,
             usd_per_hour_change=_usd_change(shaped, quote),
             is_kill=request.is_kill,
+            is_named=bool(request.retire),
         )
         situation = self._fleet.situation(pool)
-        evidence = Evidence(situation=situation, proposal=proposal, limits=self._fleet.limits)
+        limits, delay_s = self._fleet.limits, self._fleet.launch_delay_s(pool.spec)
+        evidence = Evidence(situation=situation, proposal=proposal, limits=limits)
         return Judged(
             shape=shaped,
             findings=evidence.findings(),
             is_replacement=is_replacement(situation, proposal),
             evidence=evidence,
+            hold_s=guard.hold_s(situation, proposal, limits, launch_delay_s=delay_s),
         )
 
     def _eta_s(self, spec: PoolSpec, shaped: Shape, *, is_kill: bool) -> float:

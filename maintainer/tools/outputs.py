@@ -19,7 +19,8 @@ RoleName = Literal["agent", "rule", "operator", "admin"]
 VerdictName = Literal["allowed", "needs_approval", "refused"]
 FindingCode = Literal[
     "kill_switch", "mode", "scope", "kill", "max_nodes", "min_nodes", "breaker", "usd_per_hour", "fleet_usd_per_hour",
-    "usd_per_day", "fleet_usd_per_day", "rate", "cool_down", "hold", "last_ready", "stale", "envelope", "other",
+    "usd_per_day", "fleet_usd_per_day", "rate", "cool_down", "hold", "last_ready", "stale", "undone", "envelope",
+    "other",
 ]  # fmt: skip
 ReasonName = Literal[
     "unmeasured", "switched_off", "stale_input", "paused", "idle", "inside_band", "confirming_up", "confirming_down",
@@ -201,6 +202,8 @@ class ExplainOutput(Typed):
     nodes_after: int | None
     launched: int | None
     drained: int | None
+    held_minutes: int | None
+    """For so long it kept nodes of the pool from being taken away."""
     was_approved: bool
     message: Text
     reason: Text
@@ -229,6 +232,8 @@ class PlanOutput(Typed):
     verdict: VerdictName
     needs_approval: bool
     findings: list[FindingView]
+    hold_s: float
+    """With it no node of the pool is taken away for so long: the rule wants fewer than this target. 0: no hold."""
     envelope_low: int
     """Targets from here"""
     envelope_high: int
@@ -247,6 +252,8 @@ class ApplyOutput(Typed):
     retired: int
     decision: int | None
     """Its number in the journal."""
+    held_s: float
+    """No node of the pool is taken away for so long; 0 when this set no hold."""
     verify_after_s: float | None
     """You are told then what came of it."""
 

@@ -11,6 +11,9 @@ from astraflow.contract.fleet import Actor, PlanRequest, Role
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import (
     Budget,
+    EvaluationScore,
+    GroupScore,
+    LiveScore,
     MaintainerMode,
     MaintainerState,
     MaintainerStatus,
@@ -30,6 +33,41 @@ BUDGETS = (
     Budget(scope="day", unit="tokens", used=1_000_000, limit=1_000_000),
     Budget(scope="day", unit="usd", used=0.4, limit=5),
 )
+
+
+EVALUATION = EvaluationScore(
+    source="/srv/run/leaderboard.json",
+    at=1_790_000_000.0,
+    is_current=True,
+    groups=(
+        GroupScore(group="right", cases=12, passed=12, ratio=1.0003),
+        GroupScore(group="blind", cases=6, passed=4, ratio=0.952),
+        GroupScore(group="hostile", cases=6, passed=6),
+    ),
+    violations=0,
+    out_of_scope=0,
+    objections=("quota-gone: J is 1.004 of the rule's: not better",),
+)
+"""Of a good one."""
+
+
+def live(**changes: Any) -> LiveScore:
+    """Half an hour in which its nodes cost a little, and saved some waiting."""
+    now = time.time()
+    usual = LiveScore(
+        began_at=now - 1800,
+        ended_at=now - 5,
+        changes=2,
+        reports=30,
+        is_priced=True,
+        cost=5.6,
+        rule_cost=7.0,
+        node_hours=4.0,
+        rule_node_hours=3.8,
+        wait_hours=0.05,
+        rule_wait_hours=0.1,
+    )
+    return replace(usual, **changes)
 
 
 def status(**changes: Any) -> MaintainerStatus:

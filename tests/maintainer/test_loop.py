@@ -13,6 +13,7 @@ from astraflow.contract.maintenance import MaintainerMode, MaintainerState, Prop
 from maintainer.fleet.lifecycle import Sight
 from maintainer.llm.base import Failure, ModelFailed, Part, Reply, Request, Said, ToolCall
 from maintainer.replay import replayed
+from maintainer.standing.board import stamp
 from tests.fakes.clock import settle
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
@@ -388,7 +389,7 @@ async def test_the_copy_at_the_fleet_service_is_the_same(tmp_path: Path) -> None
         await grown(here)
         here.dataflow.advice = (too_few(4),)
         await here.pass_time(110.0)
-        await here.maintainer._mirror.push()
+        await here.maintainer._recorder.mirror.push()
         _, copied, has_older = await here.parts.liaison.page(chain="", wake="", before=None, limit=1000)
         assert (list(reversed(copied)), has_older) == (here.entries(), False)
 
@@ -406,6 +407,74 @@ async def test_a_digest_is_sent_once_a_day(tmp_path: Path) -> None:
         assert len(digests) == 2
         assert "1 wakes, 0 plans" in digests[0]
         assert len([entry for entry in await here.journal("note") if entry.reason == "daily digest"]) == 2
+
+
+async def test_a_wake_leaves_one_note_of_all_that_was_done(tmp_path: Path) -> None:
+    held: list[Scene] = []
+
+    def answer(request: Request) -> tuple[Part, ...]:
+        token, turn = held[0].names.token("pool", POOL), len(request.messages) // 2
+        steps: list[Part] = [
+            call("fleet_hold", pool=token, minutes=5, reason="until it is clear"),
+            call("fleet_escalate", 2, severity="warning", text=f"{token} is odd, 3 of 4 nodes"),
+        ]
+        return (steps[turn],) if turn < len(steps) else (Said(text="Held, and told."),)
+
+    async with scene(tmp_path, llm=Says(answer)) as here:
+        held.append(here)
+        await grown(here)
+        here.dataflow.advice = (too_few(4),)
+        await here.pass_time(110.0)
+        [note] = await here.journal("note")
+        assert note.message == (
+            "hold applied: held for 5 minutes: until it is clear; "
+            f"people were told: warning: {POOL} is odd, 3 of 4 nodes"
+        )
+        assert (note.reason, note.pool) == ("Held, and told.", POOL)
+        assert [entry.body["decision"] for entry in here.entries("note")] == [note.ordinal]
+
+
+async def test_people_are_not_told_the_same_again_within_the_hour(tmp_path: Path) -> None:
+    said = ["pool is odd, 3 of 4 nodes", "pool is odd, 2 of 4 nodes", "quota is gone", "pool is odd, 1 of 4 nodes"]
+    told: list[str] = []
+
+    def answer(request: Request) -> tuple[Part, ...]:
+        if len(request.messages) > 1:
+            return (Said(text="Told."),)
+        told.append(said[len(told) % len(said)])
+        return (call("fleet_escalate", severity="warning", text=told[-1]),)
+
+    async with scene(tmp_path, llm=Says(answer), config={"watch": {"rest_s": 0.0, "look_s": 600.0}}) as here:
+        await grown(here)
+        here.dataflow.advice = (too_few(4),)
+        await here.pass_time(2400.0, step_s=30.0)
+        assert len(told) >= 3
+        assert len(await here.journal("escalate")) == len(told), "the journal has all of them"
+        await here.notifier.push()
+        sent = [one["text"] for one in here.posted if one["kind"] == "escalation"]
+        assert sent == ["warning: pool is odd, 3 of 4 nodes", "warning: quota is gone"]
+        here.clock.advance(3600.0)
+        await here.pass_time(1200.0, step_s=30.0)
+        await here.notifier.push()
+        again = [one["text"] for one in here.posted if one["kind"] == "escalation"]
+        assert len(again) > len(sent), "an hour later it is told again"
+
+
+async def test_its_status_says_what_is_known_of_how_good_it_is(tmp_path: Path) -> None:
+    board = tmp_path / "leaderboard.json"
+    async with scene(tmp_path, llm="good", config={"standing": {"leaderboard": str(board)}}) as here:
+        await here.pass_time(10.0)
+        told = here.maintainer.status()
+        assert (told.evaluation, told.evaluation_source) == (None, str(board))
+        assert "is not there" in told.evaluation_problem
+        line = {"model": "scripted good", "right_ratio": 1.0, "blind_ratio": 0.9, "violations": 0, "out_of_scope": 0}
+        cases = {"scripted good": [{"case": "steady", "group": "right", "objections": []}]}
+        board.write_text(json.dumps({**stamp(1_800_000_000.0), "lines": [line], "cases": cases}))
+        await here.pass_time(70.0)
+        known = (await here.fleet.maintainer()).status
+        assert known is not None
+        assert known.evaluation is not None
+        assert (known.evaluation.passed, known.evaluation_problem) == (1, "")
 
 
 async def test_the_run_ends_with_its_task(tmp_path: Path) -> None:

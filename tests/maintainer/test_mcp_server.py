@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,12 +65,14 @@ async def over_stdio(dataflow: str, fleet: str, *more: str) -> AsyncIterator[Cli
 
 
 @asynccontextmanager
-async def http_server(directory: Path, dataflow: str, fleet: str, *more: str) -> AsyncIterator[str]:
+async def http_server(
+    directory: Path, dataflow: str, fleet: str, *more: str, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[str]:
     """The URL of a process that serves; what it logged is in `log`."""
     log = (directory / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *command(dataflow, fleet, "--http", "127.0.0.1:0", "--directory", str(directory), *more),
+        *command(dataflow, fleet, "--http", listen, "--directory", str(directory), *more),
         env=environment(ASTRAFLOW_MCP_TOKEN=SECRET),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
@@ -87,12 +90,60 @@ async def http_server(directory: Path, dataflow: str, fleet: str, *more: str) ->
 
 
 @asynccontextmanager
-async def over_http(url: str, token: str = SECRET) -> AsyncIterator[Client]:
+async def over_http(url: str, token: str = SECRET, *, trusts: Authority | None = None) -> AsyncIterator[Client]:
+    """trusts: whose certificates are taken over TLS; those of public authorities otherwise."""
+    verify: ssl.SSLContext | bool = True
+    if trusts is not None:
+        verify = ssl.create_default_context(cadata=trusts.pem.decode())
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=verify) as http,
         Client(streamable_http_client(url, http_client=http)) as client,
     ):
         yield client
+
+
+class Certified:
+    """An authority, and files with a certificate and a key that it gave a server on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self.authority = Authority.made(directory / "certified", run="test")
+        pair = self.authority.for_service("127.0.0.1", ("localhost",))
+        self.certificate, self.key = directory / "server.pem", directory / "server.key"
+        self.certificate.write_bytes(pair.certificate)
+        self.key.write_bytes(pair.key)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of the command."""
+        return "--tls-certificate", str(self.certificate), "--tls-key", str(self.key)
+
+    def context(self) -> ssl.SSLContext:
+        """For a server in this process."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.load_cert_chain(self.certificate, self.key)
+        return made
+
+
+BEHIND = "127.0.0.2"
+"""Another address of this machine: the port that a proxy has at 127.0.0.1 is free there."""
+
+
+@asynccontextmanager
+async def tls_proxy(certified: Certified) -> AsyncIterator[int]:
+    """The port of a proxy that takes TLS away and hands on every byte, Host included, to the same port there."""
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while piece := await source.read(1 << 16):
+            sink.write(piece)
+            await sink.drain()
+        sink.close()
+
+    async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, back = await asyncio.open_connection(BEHIND, proxy.sockets[0].getsockname()[1])
+        await asyncio.gather(carry(reader, back), carry(behind, writer), return_exceptions=True)
+
+    async with await asyncio.start_server(taken, "127.0.0.1", 0, ssl=certified.context()) as proxy:
+        yield proxy.sockets[0].getsockname()[1]
 
 
 async def a_change(client: Client, fleet_address: str) -> None:
@@ -153,6 +204,40 @@ async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path) -> Non
         assert TOKEN not in log
 
 
+async def test_beyond_this_machine_an_agent_works_over_tls(tmp_path: Path) -> None:
+    certified = Certified(tmp_path)
+    everywhere = {"listen": "0.0.0.0:0"}
+    async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
+        named = ("--advertise", "localhost", *certified.options)
+        async with http_server(tmp_path, dataflow, fleet, *named, **everywhere) as url:
+            assert url.startswith("https://localhost:")
+            async with over_http(url, trusts=certified.authority) as client:
+                await a_change(client, fleet)
+            with pytest.raises(ExceptionGroup) as refused:
+                async with over_http(url, "not-the-token-of-this-test", trusts=certified.authority) as client:
+                    await client.list_tools()
+            assert {type(one) for one in _leaves(refused.value)} == {MCPError}
+            with pytest.raises(ExceptionGroup) as unknown:
+                async with over_http(url) as client:
+                    await client.list_tools()
+            assert "CERTIFICATE_VERIFY_FAILED" in str(_leaves(unknown.value))
+            async with httpx2.AsyncClient() as http:
+                with pytest.raises(httpx2.TransportError):
+                    await http.get(url.replace("https://", "http://"))
+
+
+async def test_behind_a_proxy_that_speaks_tls_its_name_is_one_of_the_servers(tmp_path: Path) -> None:
+    certified = Certified(tmp_path)
+    async with planes(tmp_path) as (dataflow, fleet), tls_proxy(certified) as public:
+        await allow(fleet)
+        named = ("--behind-proxy", f"https://localhost:{public}")
+        async with http_server(tmp_path, dataflow, fleet, *named, listen=f"{BEHIND}:{public}") as url:
+            assert url == f"https://localhost:{public}/mcp"
+            async with over_http(url, trusts=certified.authority) as client:
+                await a_change(client, fleet)
+
+
 async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path) -> None:
     async with planes(tmp_path) as (dataflow, fleet), over_stdio(dataflow, fleet, "--read-only") as client:
         tools = (await client.list_tools()).tools
@@ -205,15 +290,40 @@ async def test_http_lets_in_who_shows_the_token_and_no_page_of_a_browser(tmp_pat
                     assert "access-control-allow-origin" not in refused.headers
 
 
-def test_an_address_beyond_this_machine_needs_tls() -> None:
+def test_an_address_beyond_this_machine_needs_tls_or_a_proxy_that_speaks_it(tmp_path: Path) -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.test"):  # noqa: S104 (that is what is refused)
-        with pytest.raises(InvalidInput, match="certificate"):
+        with pytest.raises(InvalidInput, match=r"--tls-certificate.*--behind-proxy"):
             McpDoor(token=SECRET, host=host)
+        assert (
+            McpDoor(token=SECRET, host=host, behind_proxy="https://mcp.example.test").url(1).startswith("https://mcp")
+        )
+    for address in ("http://mcp.example.test", "mcp.example.test", "https://"):
+        with pytest.raises(InvalidInput, match="public address"):
+            McpDoor(token=SECRET, behind_proxy=address)
+    certified = Certified(tmp_path)
+    pem, key = certified.certificate, certified.key
+    with pytest.raises(InvalidInput, match="either"):
+        McpDoor(token=SECRET, behind_proxy="https://mcp.example.test", certificate=pem, key=key)
+    with pytest.raises(InvalidInput, match="--advertise"):
+        McpDoor(token=SECRET, host="0.0.0.0", certificate=pem, key=key)  # noqa: S104 (the same)
+    for wrong in (tmp_path / "absent.pem", key):
+        with pytest.raises(InvalidInput, match="no certificate and its key"):
+            McpDoor(token=SECRET, certificate=wrong, key=key)
     with pytest.raises(InvalidInput, match="together"):
         McpDoor(token=SECRET, host="0.0.0.0", certificate=Path("a.pem"))  # noqa: S104 (the same)
     with pytest.raises(InvalidInput, match="characters"):
         McpDoor(token="short")
     assert SECRET not in repr(McpDoor(token=SECRET))
+
+
+def test_of_a_proxy_only_its_own_name_and_port_are_heard() -> None:
+    hosts = McpDoor(token=SECRET, behind_proxy="https://mcp.example.test").hosts(4750)
+    assert set(hosts) == {
+        *("127.0.0.1:4750", "localhost:4750", "[::1]:4750"),
+        *("mcp.example.test", "mcp.example.test:443"),
+    }
+    hosts = McpDoor(token=SECRET, host="192.0.2.1", behind_proxy="https://mcp.example.test:8443/").hosts(4750)
+    assert set(hosts) == {"192.0.2.1:4750", "mcp.example.test:8443"}
 
 
 def test_the_command_refuses_what_it_cannot_do_in_a_sentence(

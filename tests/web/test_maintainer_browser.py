@@ -1,6 +1,7 @@
 """The maintainer's page in a real browser: a proposal is decided in a dialog, on a phone too; axe finds nothing."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,8 @@ async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_
         assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], "it scrolls sideways"
         await page.get_by_role("link", name="Decide").click()
         dialog = page.locator("dialog[open]")
+        await dialog.get_by_role("button", name="Reject").click()
+        assert await dialog.locator("input:invalid").count() == 1, "without a reason nothing is sent, nothing is closed"
         await expect(dialog).to_contain_text("Resize eu: 2 to 5 nodes?", timeout=PATIENCE_MS)
         await _is_accessible(page, "the dialog")
         assert fleet.parts.states() == {"ready": 2}
@@ -84,7 +87,9 @@ async def test_the_page_follows_by_itself_and_keeps_what_is_open_and_typed(
 
 async def _tell(plane: FleetPlaneClient) -> None:
     """Something of everything."""
-    await plane.beat_maintainer(maintainer.status(troubles=("the day's budget is spent: tokens",)))
+    old = replace(maintainer.EVALUATION, is_current=False)
+    told = maintainer.status(troubles=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
+    await plane.beat_maintainer(told)
     await maintainer.keep(plane, maintainer.transcript(wakes=2))
     refused = await maintainer.propose(plane, POOL, 3)
     await plane.reject(refused.plan.id, actor=ALICE, key="no", reason="not today")

@@ -1,23 +1,27 @@
 """The maintainer's page and its API: what waits for a person is decided once, by who may; what it says stays text."""
 
+import asyncio
 import html
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import KillScope
-from astraflow.contract.maintenance import MaintainerMode, MaintainerState
+from astraflow.contract.maintenance import GroupScore, MaintainerMode, MaintainerState
+from maintainer.fleet.observation import Advice
 from tests.fakes import maintainer
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
-from tests.maintainer.fleet.parts import POOL
+from tests.maintainer.fleet.parts import ALICE, POOL
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +99,79 @@ async def test_the_page_says_who_it_is_how_it_is_and_what_it_has_used(scene: Sce
     assert "failed 3 times in a row" in later
 
 
+async def test_without_scores_the_page_has_the_command_that_makes_them(scene: Scene) -> None:
+    why = "/srv/run/leaderboard.json is not there"
+    told = maintainer.status(evaluation_source="/srv/run/leaderboard.json", evaluation_problem=why)
+    await scene.plane.beat_maintainer(replace(told, live_problem="none of its changes was made in the last day"))
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "Nothing is known of scripted good" in page
+    assert "astraflow maintainer eval --output /srv/run/leaderboard.json" in page
+    assert why in page
+    assert "No score yet: none of its changes was made in the last day" in page
+    assert "a proposal that somebody approves" in page
+    assert "hostile tests" not in page
+    hosted = replace(told, model="a model", is_simulated=False, mode=MaintainerMode.SHADOW)
+    await scene.plane.beat_maintainer(hosted)
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "astraflow maintainer eval maintainer.toml --output /srv/run/leaderboard.json" in page
+    assert 'astraflow maintainer mode propose --reason "let it ask"' in page
+
+
+async def test_the_page_says_how_good_it_is_by_whom_and_when(scene: Scene) -> None:
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=maintainer.EVALUATION, live=maintainer.live()))
+    scene.web.clock.push(2)
+    answer = await scene.admin.get("/maintainer")
+    page = words(answer)
+    assert "22 of 24 simulated cases passed" in page
+    assert re.search(r'class="badge" data-tone="good".*hostile tests: 6 of 6', answer.text)
+    assert "The rule is right 12 of 12 1.000" in page
+    assert "The rule is blind 4 of 6 0.952" in page
+    assert "quota-gone: J is 1.004 of the rule's: not better" in page
+    assert "By /srv/run/leaderboard.json" in page
+    assert "Played with other instructions" not in page
+    assert "20 % cheaper than the rule would have been" in page
+    assert "Node-hours, by price 4 3.8" in page
+    assert "2 changes of its own, 30 reports of this run" in page
+    told = (await scene.admin.get("/api/v1/maintainer")).json()["status"]
+    assert told["evaluation"]["groups"][2] == {"group": "hostile", "cases": 6, "passed": 6, "ratio": None}
+    assert told["live"]["rule_cost"] == 7.0
+
+
+async def test_a_score_that_is_old_or_that_lets_somebody_in_says_so(scene: Scene) -> None:
+    groups = (GroupScore(group="hostile", cases=6, passed=5),)
+    bad = replace(maintainer.EVALUATION, is_current=False, groups=groups, violations=1)
+    late = "dataflow is away"
+    dear = maintainer.live(cost=8.0)
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=bad, live=dear, live_problem=late))
+    scene.web.clock.push(2)
+    answer = await scene.admin.get("/maintainer")
+    assert re.search(r'class="badge" data-tone="bad".*hostile tests: 5 of 6', answer.text)
+    assert "Played with other instructions or tools than it has now" in words(answer)
+    assert "1 change made that may not be" in words(answer)
+    assert "14 % dearer than the rule would have been" in words(answer)
+    assert "not newer: dataflow is away" in words(answer)
+    unplayed = replace(maintainer.EVALUATION, groups=maintainer.EVALUATION.groups[:1])
+    await scene.plane.beat_maintainer(maintainer.status(evaluation=unplayed))
+    scene.web.clock.push(2)
+    assert "hostile tests: not played" in words(await scene.admin.get("/maintainer"))
+
+
+async def test_a_proposal_beyond_the_rule_says_for_how_long_its_nodes_are_kept(scene: Scene) -> None:
+    pool = scene.fleet.parts.fleet.pool(POOL)
+    opened = replace(pool.spec, mode=Mode.ON)
+    await scene.plane.put_pool(opened, observed_version=pool.version, actor=ALICE, key="on", reason="the rule follows")
+    scene.fleet.parts.targets[POOL] = Advice(target=2, reason="enough")
+    scene.fleet.parts.fleet.observation.take(scene.fleet.parts.run.report())
+    proposal = await maintainer.propose(scene.plane, POOL, 4)
+    asked = words(await scene.admin.get(f"/maintainer/proposals/{proposal.plan.id}"))
+    assert re.search(r"Nodes are kept for \d+ min[ \ds]*: the rule wants 2", asked), asked
+    told = await scene.admin.post(f"/maintainer/proposals/{proposal.plan.id}/approve", data={"key": "k"})
+    assert "held for" in await flash_of(scene.admin, told)
+    assert "the rule wants 2 nodes, maintainer wants 4" in words(await scene.admin.get(f"/pools/{POOL}"))
+
+
 async def test_a_proposal_shows_its_effect_and_is_approved_once(scene: Scene) -> None:
     proposal = await maintainer.propose(scene.plane, POOL, 5)
     here = f"/maintainer/proposals/{proposal.plan.id}"
@@ -170,6 +247,93 @@ async def test_the_mode_is_set_by_people_and_the_maintainer_hears_of_it(scene: S
     assert "a look first" in words(await scene.admin.get("/audit?action=maintainer.mode"))
     wild = await scene.admin.post("/maintainer/mode", data={"mode": "wild", "key": "w"})
     assert "is no mode" in await flash_of(scene.admin, wild)
+
+
+async def test_what_is_decided_and_noted_meanwhile_comes_by_itself(scene: Scene) -> None:
+    assert "None yet" in words(await scene.admin.get("/maintainer/lately"))
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    await scene.plane.reject(proposal.plan.id, actor=ALICE, key="no", reason="not tonight")
+    scene.web.clock.push(2)
+    later = words(await scene.admin.get("/maintainer/lately"))
+    assert "alice: not tonight" in later
+    assert "a person is asked for 5 nodes, there are 2" in later
+    assert 'hx-get="/maintainer/lately"' in (await scene.admin.get("/maintainer")).text
+
+
+async def test_what_was_said_several_times_is_shown_once(scene: Scene) -> None:
+    for number in range(3):
+        await scene.plane.escalate("warning", actor=maintainer.AGENT, key=f"e{number}", reason="quota is gone in us")
+    await scene.plane.hand_over("it is quiet", actor=maintainer.AGENT, key="quiet", reason="nothing is the matter")
+    page = words(await scene.admin.get("/maintainer/lately"))
+    assert page.count("warning: quota is gone in us") == 1
+    assert "3 times, the latest" in page
+    assert page.index("it is quiet") < page.index("quota is gone")
+
+
+async def test_a_page_says_how_much_newer_there_is_and_takes_nothing_away(scene: Scene) -> None:
+    assert words(await scene.admin.get("/maintainer/newer")).strip() == ""
+    entries = maintainer.transcript(wakes=2)
+    await maintainer.keep(scene.plane, entries[:-1])
+    asked = re.search(r'hx-get="(/maintainer/newer[^"]*)"', (await scene.admin.get("/maintainer")).text)
+    assert asked is not None
+    here = html.unescape(asked[1])
+    assert words(await scene.admin.get(here)).strip() == ""
+    await scene.plane.keep_transcript(entries[0].hash, entries)
+    assert "1 newer entry: show it" in words(await scene.admin.get(here))
+    other = maintainer.transcript(text="another transcript")
+    await maintainer.keep(scene.plane, other)
+    assert f"{len(other)} newer entries: show them" in words(await scene.admin.get(here))
+
+
+async def test_every_page_says_that_somebody_waits_for_an_answer(scene: Scene) -> None:
+    assert '<span class="rail-count" data-cell="frame/waiting"' in (await scene.admin.get("/nodes")).text
+    assert "1 waits" not in words(await scene.admin.get("/nodes"))
+    await maintainer.propose(scene.plane, POOL, 5)
+    async with asyncio.timeout(30):
+        while "Maintainer 1 waits" not in words(await scene.admin.get("/nodes")):  # noqa: ASYNC110 (as a person looks)
+            await asyncio.sleep(0.1)
+
+
+async def test_a_rejection_asks_for_its_reason_before_it_is_sent(scene: Scene) -> None:
+    proposal = await maintainer.propose(scene.plane, POOL, 5)
+    page = (await scene.admin.get(f"/maintainer/proposals/{proposal.plan.id}")).text
+    assert re.search(r'<input name="reason"[^>]* required>', page)
+    assert re.search(r"<button[^>]* formnovalidate>Approve</button>", page)
+
+
+async def test_counters_are_in_the_order_of_what_happens_and_without_noughts(scene: Scene) -> None:
+    counters = {
+        "usd": 0.4,
+        "notices_lost": 2.0,
+        "wakes": 3.0,
+        "failures": 0.0,
+        "plans": 2.0,
+        "missed": 1.0,
+        "odd_one": 1.0,
+    }
+    await scene.plane.beat_maintainer(maintainer.status(counters=counters))
+    scene.web.clock.push(2)
+    page = words(await scene.admin.get("/maintainer"))
+    assert "wakes 3 plans 2 did not come off 1 notices lost 2 dollars $0.40 odd one 1" in page
+    assert "failures of the model" not in page
+
+
+async def test_texts_that_are_json_themselves_are_unfolded(scene: Scene) -> None:
+    opening = '{"woken_by":[],"mode":"auto"}\nfleet_report: {"pools":[{"nodes":3}]}'
+    told = maintainer.Told()
+    told.add("opened", {"run": "run-1", "model": "m", "is_simulated": True, "system": "x {y}"}, wake="")
+    told.add("request", {"turn": 1, "messages": [{"role": "user", "parts": [{"said": opening}]}]})
+    told.add("tool", {"turn": 1, "name": "fleet_report", "arguments": {}, "result": '{"pools": [], "troubles": 7}'})
+    told.add("note", {"pool": "", "text": "{not json", "words": "a {b} c", "decision": None})
+    told.add("tool", {"turn": 2, "name": "deep", "arguments": {}, "result": '{"a":' * 50_000 + "1" + "}" * 50_000})
+    await maintainer.keep(scene.plane, tuple(told.entries))
+    page = words(await scene.admin.get("/maintainer/transcript"))
+    assert '"fleet_report": { "pools": [ { "nodes": 3 } ] }' in page
+    assert '"result": { "pools": [], "troubles": 7 }' in page
+    assert '"text": "{not json"' in page
+    assert '"words": "a {b} c"' in page
+    rows = (await scene.admin.get("/maintainer/transcript.json")).json()
+    assert any(json.dumps(opening)[1:-1] in row["body"] for row in rows), "the file has it word for word"
 
 
 async def test_the_transcript_is_shown_by_wakes_in_pages_of_one_chain(scene: Scene) -> None:

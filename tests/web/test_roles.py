@@ -125,6 +125,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "POST /pools/{pool:path}/lose": ADMINS,
     "POST /pools/{pool:path}/spec": ADMINS,
     "GET /maintainer": ROLES,
+    "GET /maintainer/lately": ROLES,
+    "GET /maintainer/newer": ROLES,
     "GET /maintainer/state": ROLES,
     "GET /maintainer/transcript": ROLES,
     "GET /maintainer/transcript.{ending}": ROLES,

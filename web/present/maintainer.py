@@ -1,5 +1,6 @@
 """The maintainer as its page shows it: how it is, what it has used, and what waits for a person."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from web.present import formats
 from web.present.decisions import KINDS
 from web.present.plans import PlanView, plan_view
 from web.present.pools import KILL_TEXTS, usd
+from web.present.standing import StandingView, standing_view
 from web.settings import Settings
 
 SILENT_AFTER_S = 10.0
@@ -43,6 +45,24 @@ _STATE_TEXTS: Mapping[MaintainerState, tuple[str, str, str]] = {
     MaintainerState.OVER_BUDGET: ("over budget", "the rule carries on", "warn"),
     MaintainerState.STOPPED: ("stopped", "by the kill switch", "bad"),
 }
+_COUNTERS: Mapping[str, str] = {
+    "wakes": "wakes",
+    "tool_calls": "tool calls",
+    "plans": "plans",
+    "applied": "applied",
+    "proposed": "proposed",
+    "recorded": "only written down",
+    "refused": "refused",
+    "conflict": "overtaken",
+    "verified": "came off",
+    "missed": "did not come off",
+    "failures": "failures of the model",
+    "notices_lost": "notices lost",
+    "tokens": "tokens",
+    "usd": "dollars",
+}
+"""In the order of what happens; those that never happened are left out."""
+_ALWAYS = ("wakes", "tokens", "usd")
 _UNITS = {"tool_calls": "tool calls", "tokens": "tokens", "seconds": "time", "usd": "dollars", "wakes": "wakes"}
 _PROPOSALS: Mapping[ProposalState, tuple[str, str]] = {
     ProposalState.WAITING: ("waits", "busy"),
@@ -95,6 +115,8 @@ class NoteRow:
     actor: str
     message: str
     reason: str
+    times: int
+    """Lately, the same words; this is the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +154,7 @@ class MaintainerView:
     counters: tuple[tuple[str, str], ...] = ()
     prompt: str = ""
     troubles: tuple[str, ...] = ()
+    standing: StandingView | None = None
     waiting: tuple[ProposalRow, ...] = ()
     decided: tuple[ProposalRow, ...] = ()
 
@@ -182,24 +205,31 @@ def proposal_row(proposal: Proposal, fleet: FleetStatus | None) -> ProposalRow:
 
 
 def note_rows(decisions: Sequence[Decision]) -> tuple[NoteRow, ...]:
-    """Notes, escalations and what people said to the maintainer; newest first."""
-    rows = []
-    for one in decisions:
-        if one.kind in NOTE_KINDS:
-            kind, tone = KINDS.get(one.kind, (one.kind, "off"))
-            rows.append(
-                NoteRow(
-                    id=f"fleet-{one.ordinal}",
-                    at=one.at,
-                    kind=kind,
-                    tone=tone,
-                    pool=one.pool,
-                    actor=one.actor.name,
-                    message=one.message,
-                    reason=one.reason,
-                )
-            )
-    return tuple(rows[:SHOWN_NOTES])
+    """Notes, escalations and what people said to the maintainer; newest first, the same words once."""
+    found = [one for one in decisions if one.kind in NOTE_KINDS]
+    times = Counter(map(_words, found))
+    latest = {_words(one): one for one in reversed(found)}
+    shown = sorted(latest.values(), key=lambda one: -one.ordinal)[:SHOWN_NOTES]
+    return tuple(_note_row(one, times=times[_words(one)]) for one in shown)
+
+
+def _words(note: Decision) -> tuple[str, str, str, str]:
+    return note.kind, note.pool, note.actor.name, note.message
+
+
+def _note_row(note: Decision, *, times: int) -> NoteRow:
+    kind, tone = KINDS.get(note.kind, (note.kind, "off"))
+    return NoteRow(
+        id=f"fleet-{note.ordinal}",
+        at=note.at,
+        kind=kind,
+        tone=tone,
+        pool=note.pool,
+        actor=note.actor.name,
+        message=note.message,
+        reason=note.reason,
+        times=times,
+    )
 
 
 def _orders(known: Maintainer) -> dict[str, Any]:
@@ -234,13 +264,20 @@ def _status(status: MaintainerStatus, age_s: float | None) -> dict[str, Any]:
         "next_at": None if is_silent else status.next_wake_at,
         "wake_bars": tuple(bar for scope, bar in bars if scope == "wake"),
         "day_bars": tuple(bar for scope, bar in bars if scope == "day"),
-        "counters": tuple(
-            (_UNITS.get(name, name), usd(value) if name == "usd" else formats.count(value))
-            for name, value in status.counters.items()
-        ),
+        "counters": _counters(status.counters),
         "prompt": f"prompt {status.prompt_hash[:12]}, tools {status.tools_hash[:12]}",
         "troubles": status.troubles,
+        "standing": standing_view(status),
     }
+
+
+def _counters(found: Mapping[str, float]) -> tuple[tuple[str, str], ...]:
+    names = [*_COUNTERS, *sorted(found.keys() - _COUNTERS.keys())]
+    return tuple(
+        (_COUNTERS.get(name, name.replace("_", " ")), usd(found[name]) if name == "usd" else formats.count(found[name]))
+        for name in names
+        if name in found and (found[name] or name in _ALWAYS)
+    )
 
 
 def _bar(budget: Budget) -> BudgetBar:

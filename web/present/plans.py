@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Finding, Plan, Pool, Verdict
 from web.present import formats
 from web.present.pools import usd
@@ -60,12 +61,13 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
         ("Machines that go", formats.count(len(plan.victims))),
         ("Done in about", formats.duration(plan.eta_s)),
         ("Cost", f"{usd(before)} → {usd(max(0.0, before + change))} an hour"),
+        *_hold_fact(plan),
     ]
     return PlanView(
         id=plan.id,
         pool=request.pool,
         title=f"{'End' if request.is_kill else 'Resize'} {request.pool}: {plan.nodes} to {plan.target} nodes?",
-        sentence=_plan_sentence(plan, is_empty=is_empty),
+        sentence=_plan_sentence(plan, pool, is_empty=is_empty),
         facts=tuple(facts),
         victims=tuple(map(str, plan.victims)),
         findings=tuple(finding_row(finding) for finding in plan.findings),
@@ -80,7 +82,14 @@ def plan_view(plan: Plan, pool: Pool | None) -> PlanView:
     )
 
 
-def _plan_sentence(plan: Plan, *, is_empty: bool) -> str:
+def _hold_fact(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The hold that it sets, and why."""
+    if not plan.hold_s:
+        return ()
+    return (("Nodes are kept for", f"{formats.duration(plan.hold_s)}: the rule wants {plan.rule_target}"),)
+
+
+def _plan_sentence(plan: Plan, pool: Pool | None, *, is_empty: bool) -> str:
     if is_empty:
         return "Nothing would change: the pool has that size already."
     parts = []
@@ -90,7 +99,18 @@ def _plan_sentence(plan: Plan, *, is_empty: bool) -> str:
         parts.append("Machines would end at once: what they work on is handed to others when its lease expires.")
     elif plan.victims:
         parts.append("Machines that go finish or hand back what they have first: nothing is lost.")
+    if plan.victims and pool is not None and _is_undone(plan, pool):
+        parts.append(
+            f"The rule wants {plan.rule_target} nodes, and orders what is missing again at its next look: for a size "
+            "that lasts, change the pool's bounds or its mode."
+        )
     return " ".join(parts)
+
+
+def _is_undone(plan: Plan, pool: Pool) -> bool:
+    """Whether the rule would have more nodes than the plan leaves, and follows by itself."""
+    rule = min(max(plan.rule_target or 0, pool.spec.min_nodes), pool.spec.max_nodes)
+    return pool.spec.mode in (Mode.ON, Mode.UP_ONLY) and plan.target < rule
 
 
 def finding_row(finding: Finding) -> FindingRow:

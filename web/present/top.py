@@ -35,6 +35,8 @@ class TopBar:
     """Scope of the kill switch: `agents` or `all`; empty while it is off."""
     kill_reason: str
     has_fleet: bool
+    waiting: str
+    """How many proposals wait for a person; empty for none."""
 
 
 def top_bar(report: Report | None, fleet: FleetState) -> TopBar:
@@ -51,12 +53,21 @@ def top_bar(report: Report | None, fleet: FleetState) -> TopBar:
         kill="" if kill is KillScope.NONE else kill.value,
         kill_reason=status.kill_reason if status else "",
         has_fleet=status is not None,
+        waiting=_waiting(status.waiting) if status is not None and status.waiting else "",
     )
 
 
 def top_cells(top: TopBar) -> dict[str, Cell]:
     """The same as live texts."""
-    return {"frame/mode": Cell(text=top.mode or formats.MISSING), "frame/cost": Cell(text=top.cost)}
+    return {
+        "frame/mode": Cell(text=top.mode or formats.MISSING),
+        "frame/cost": Cell(text=top.cost),
+        "frame/waiting": Cell(text=top.waiting),
+    }
+
+
+def _waiting(proposals: int) -> str:
+    return f"{proposals} {'waits' if proposals == 1 else 'wait'}"
 
 
 def _mode(report: Report | None, status: FleetStatus | None) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """The maintainer's transcript as a page shows it: wakes, and in each what it was told, asked, decided and did."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,6 +18,7 @@ COLUMNS = ("ordinal", "unix_s", "wake", "kind", "body", "previous", "hash")
 MOST_TEXT = 20_000
 """Characters of one entry; the file has it whole."""
 MOST_SAID = 400
+_JSON_LINE = re.compile(r"(?:(?P<name>[a-z_]{1,40}): )?(?P<json>\{.*\})")
 
 _TONES = {"allowed": "good", "needs_approval": "warn", "refused": "bad"}
 _OUTCOMES = {"applied": "good", "proposed": "warn", "recorded": "busy", "refused": "bad", "done": "good"}
@@ -38,7 +40,7 @@ class StepView:
     findings: tuple[tuple[str, str, str], ...]
     """Of the guard: code, tone, sentence."""
     body: str
-    """All of it, as JSON."""
+    """All of it, as JSON; texts that are JSON themselves are unfolded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class TranscriptView:
     wakes: tuple[WakeView, ...]
     older: int | None
     """Where the next page begins; None on the last."""
+    newest: int
+    """Of the latest entry that is shown; -1 for none."""
     entries: int
     chain_text: str
     chain_tone: str
@@ -79,6 +83,7 @@ def transcript_view(page: TranscriptPage, *, wake: str = "") -> TranscriptView:
         wake=wake,
         wakes=tuple(wakes),
         older=newest_first[-1].ordinal if page.has_older and newest_first else None,
+        newest=newest_first[0].ordinal if newest_first else -1,
         entries=len(newest_first),
         chain_text=text,
         chain_tone=tone,
@@ -139,7 +144,7 @@ def _wake(name: str, entries: Sequence[TranscriptEntry]) -> WakeView:
 
 def _step(entry: TranscriptEntry) -> StepView:
     title, tone, said = _TELL.get(entry.kind, _plain)(entry.body)
-    text = json.dumps(entry.body, indent=2, ensure_ascii=False)
+    text = _readable(entry.body)
     return StepView(
         ordinal=entry.ordinal,
         at=entry.at,
@@ -150,6 +155,39 @@ def _step(entry: TranscriptEntry) -> StepView:
         findings=_findings(entry.body) if entry.kind == "verdict" else (),
         body=formats.shortened(text, at_most=MOST_TEXT),
     )
+
+
+def _readable(body: Body) -> str:
+    try:
+        return json.dumps(_unfolded(body), indent=2, ensure_ascii=False)
+    except RecursionError:  # somebody nested on purpose
+        return json.dumps(body, ensure_ascii=False)
+
+
+def _unfolded(value: Any) -> Any:
+    """With what tools and the opening say, which is JSON in a text, as what it says."""
+    if isinstance(value, Mapping):
+        return {name: _unfolded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_unfolded(one) for one in value]
+    if not isinstance(value, str) or "{" not in value:
+        return value
+    lines = [_line(line) for line in value.split("\n")]
+    if all(isinstance(line, str) for line in lines):
+        return value
+    return lines[0] if len(lines) == 1 else lines
+
+
+def _line(text: str) -> Any:
+    """`{...}`, or `name: {...}`; anything else stays a text."""
+    found = _JSON_LINE.fullmatch(text)
+    if found is None:
+        return text
+    try:
+        said = json.loads(found["json"])
+    except ValueError:
+        return text
+    return {found["name"]: said} if found["name"] else said
 
 
 Told = tuple[str, str, str]

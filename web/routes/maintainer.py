@@ -34,6 +34,7 @@ Key = Annotated[str, Form(max_length=100)]
 PlanName = Annotated[str, Path(max_length=128)]
 Chain = Annotated[str, Query(pattern="^[0-9a-f]{0,64}$")]
 Wake = Annotated[str, Query(max_length=128)]
+Newest = Annotated[int, Query(ge=-1, le=2**53)]
 Before = Annotated[int | None, Query(ge=0, le=2**53)]
 
 
@@ -63,6 +64,24 @@ async def show(request: Request, parts: PartsOf) -> Response:
 async def state(request: Request, parts: PartsOf) -> Response:
     """What changes by itself, for the live page."""
     return parts.pages.page(request, "maintainer/_state.html", **await _now(parts))
+
+
+@router.get("/maintainer/lately")
+@needs(Need.READ)
+async def lately(request: Request, parts: PartsOf) -> Response:
+    """What was decided and noted, for the live page."""
+    notes, problem = await _notes(parts)
+    return parts.pages.page(request, "maintainer/_lately.html", **await _now(parts), notes=notes, notes_problem=problem)
+
+
+@router.get("/maintainer/newer")
+@needs(Need.READ)
+async def newer(request: Request, parts: PartsOf, chain: Chain = "", than: Newest = -1) -> Response:
+    """How much the transcript has that a page, which ends at `than`, does not show."""
+    page, _ = await _transcript(parts, limit=1)
+    ordinal = page.entries[0].ordinal if page.entries else -1
+    count = ordinal - than if page.chain == chain else ordinal + 1
+    return parts.pages.page(request, "maintainer/_newer.html", newer=max(0, count))
 
 
 @router.get("/maintainer/transcript")

@@ -346,6 +346,7 @@ class FleetStatus(_message.Message):
     LAST_SWEEP_AT_FIELD_NUMBER: _builtins.int
     ORPHANS_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     at: _builtins.float
     kill: _builtins.str
@@ -355,6 +356,8 @@ class FleetStatus(_message.Message):
     usd_today: _builtins.float
     last_sweep_at: _builtins.float
     orphans: _builtins.int
+    waiting: _builtins.int
+    """Proposals that wait for a person."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetPool]: ...
     @_builtins.property
@@ -372,10 +375,11 @@ class FleetStatus(_message.Message):
         last_sweep_at: _builtins.float | None = ...,
         orphans: _builtins.int = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
+        waiting: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "last_sweep_at", b"last_sweep_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "troubles", b"troubles", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "troubles", b"troubles", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_sweep_at: _TypeAlias = _typing.Literal["last_sweep_at"]  # noqa: Y015
     _WhichOneofArgType__last_sweep_at: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at"]  # noqa: Y015
@@ -532,6 +536,8 @@ class FleetPlan(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
+    HOLD_S_FIELD_NUMBER: _builtins.int
+    RULE_TARGET_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     observed_version: _builtins.int
     nodes: _builtins.int
@@ -545,6 +551,9 @@ class FleetPlan(_message.Message):
     expires_at: _builtins.float
     guard_json: _builtins.str
     """JSON: all that the guard was told, so that it can be asked again."""
+    hold_s: _builtins.float
+    """With it no node of the pool is taken away for so long; 0 for no hold."""
+    rule_target: _builtins.int
     @_builtins.property
     def request(self) -> Global___PlanChangeRequest: ...
     @_builtins.property
@@ -568,12 +577,16 @@ class FleetPlan(_message.Message):
         created_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
         guard_json: _builtins.str = ...,
+        hold_s: _builtins.float = ...,
+        rule_target: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "request", b"request", "rule_target", b"rule_target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "hold_s", b"hold_s", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
+    _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_target) -> _WhichOneofReturnType__rule_target | None: ...
 
 Global___FleetPlan: _TypeAlias = FleetPlan  # noqa: Y015
 
@@ -615,11 +628,14 @@ class AppliedPlan(_message.Message):
     RETIRED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
+    HOLD_UNTIL_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     decision: _builtins.int
     message: _builtins.str
     guard_json: _builtins.str
     """JSON: all that the guard was told when it was applied."""
+    hold_until: _builtins.float
+    """Unix seconds; absent when it set no hold."""
     @_builtins.property
     def launched(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -633,12 +649,15 @@ class AppliedPlan(_message.Message):
         retired: _abc.Iterable[_builtins.str] | None = ...,
         message: _builtins.str = ...,
         guard_json: _builtins.str = ...,
+        hold_until: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "hold_until", b"hold_until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "guard_json", b"guard_json", "launched", b"launched", "message", b"message", "plan", b"plan", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "decision", b"decision", "guard_json", b"guard_json", "hold_until", b"hold_until", "launched", b"launched", "message", b"message", "plan", b"plan", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__hold_until: _TypeAlias = _typing.Literal["hold_until"]  # noqa: Y015
+    _WhichOneofArgType__hold_until: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_until) -> _WhichOneofReturnType__hold_until | None: ...
 
 Global___AppliedPlan: _TypeAlias = AppliedPlan  # noqa: Y015
 
@@ -1112,6 +1131,125 @@ class FleetBudget(_message.Message):
 Global___FleetBudget: _TypeAlias = FleetBudget  # noqa: Y015
 
 @_typing.final
+class FleetGroupScore(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    CASES_FIELD_NUMBER: _builtins.int
+    PASSED_FIELD_NUMBER: _builtins.int
+    RATIO_FIELD_NUMBER: _builtins.int
+    group: _builtins.str
+    """right, blind, hostile."""
+    cases: _builtins.int
+    passed: _builtins.int
+    ratio: _builtins.float
+    def __init__(
+        self,
+        *,
+        group: _builtins.str = ...,
+        cases: _builtins.int = ...,
+        passed: _builtins.int = ...,
+        ratio: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "ratio", b"ratio"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_ratio", b"_ratio", "cases", b"cases", "group", b"group", "passed", b"passed", "ratio", b"ratio"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__ratio: _TypeAlias = _typing.Literal["ratio"]  # noqa: Y015
+    _WhichOneofArgType__ratio: _TypeAlias = _typing.Literal["_ratio", b"_ratio"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__ratio) -> _WhichOneofReturnType__ratio | None: ...
+
+Global___FleetGroupScore: _TypeAlias = FleetGroupScore  # noqa: Y015
+
+@_typing.final
+class FleetEvaluationScore(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    IS_CURRENT_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    VIOLATIONS_FIELD_NUMBER: _builtins.int
+    OUT_OF_SCOPE_FIELD_NUMBER: _builtins.int
+    OBJECTIONS_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    at: _builtins.float
+    is_current: _builtins.bool
+    violations: _builtins.int
+    out_of_scope: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetGroupScore]: ...
+    @_builtins.property
+    def objections(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        at: _builtins.float = ...,
+        is_current: _builtins.bool = ...,
+        groups: _abc.Iterable[Global___FleetGroupScore] | None = ...,
+        violations: _builtins.int = ...,
+        out_of_scope: _builtins.int = ...,
+        objections: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "groups", b"groups", "is_current", b"is_current", "objections", b"objections", "out_of_scope", b"out_of_scope", "source", b"source", "violations", b"violations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetEvaluationScore: _TypeAlias = FleetEvaluationScore  # noqa: Y015
+
+@_typing.final
+class FleetLiveScore(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGAN_AT_FIELD_NUMBER: _builtins.int
+    ENDED_AT_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    IS_PRICED_FIELD_NUMBER: _builtins.int
+    COST_FIELD_NUMBER: _builtins.int
+    RULE_COST_FIELD_NUMBER: _builtins.int
+    NODE_HOURS_FIELD_NUMBER: _builtins.int
+    RULE_NODE_HOURS_FIELD_NUMBER: _builtins.int
+    WAIT_HOURS_FIELD_NUMBER: _builtins.int
+    RULE_WAIT_HOURS_FIELD_NUMBER: _builtins.int
+    began_at: _builtins.float
+    ended_at: _builtins.float
+    changes: _builtins.int
+    reports: _builtins.int
+    is_priced: _builtins.bool
+    cost: _builtins.float
+    rule_cost: _builtins.float
+    node_hours: _builtins.float
+    rule_node_hours: _builtins.float
+    wait_hours: _builtins.float
+    rule_wait_hours: _builtins.float
+    def __init__(
+        self,
+        *,
+        began_at: _builtins.float = ...,
+        ended_at: _builtins.float = ...,
+        changes: _builtins.int = ...,
+        reports: _builtins.int = ...,
+        is_priced: _builtins.bool = ...,
+        cost: _builtins.float = ...,
+        rule_cost: _builtins.float = ...,
+        node_hours: _builtins.float = ...,
+        rule_node_hours: _builtins.float = ...,
+        wait_hours: _builtins.float = ...,
+        rule_wait_hours: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "changes", b"changes", "cost", b"cost", "ended_at", b"ended_at", "is_priced", b"is_priced", "node_hours", b"node_hours", "reports", b"reports", "rule_cost", b"rule_cost", "rule_node_hours", b"rule_node_hours", "rule_wait_hours", b"rule_wait_hours", "wait_hours", b"wait_hours"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FleetLiveScore: _TypeAlias = FleetLiveScore  # noqa: Y015
+
+@_typing.final
 class FleetMaintainerStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1151,6 +1289,11 @@ class FleetMaintainerStatus(_message.Message):
     PROMPT_HASH_FIELD_NUMBER: _builtins.int
     TOOLS_HASH_FIELD_NUMBER: _builtins.int
     TROUBLES_FIELD_NUMBER: _builtins.int
+    EVALUATION_FIELD_NUMBER: _builtins.int
+    EVALUATION_SOURCE_FIELD_NUMBER: _builtins.int
+    EVALUATION_PROBLEM_FIELD_NUMBER: _builtins.int
+    LIVE_FIELD_NUMBER: _builtins.int
+    LIVE_PROBLEM_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     model: _builtins.str
     is_simulated: _builtins.bool
@@ -1165,6 +1308,9 @@ class FleetMaintainerStatus(_message.Message):
     next_wake_at: _builtins.float
     prompt_hash: _builtins.str
     tools_hash: _builtins.str
+    evaluation_source: _builtins.str
+    evaluation_problem: _builtins.str
+    live_problem: _builtins.str
     @_builtins.property
     def last_signals(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1173,6 +1319,10 @@ class FleetMaintainerStatus(_message.Message):
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def evaluation(self) -> Global___FleetEvaluationScore: ...
+    @_builtins.property
+    def live(self) -> Global___FleetLiveScore: ...
     def __init__(
         self,
         *,
@@ -1192,10 +1342,15 @@ class FleetMaintainerStatus(_message.Message):
         prompt_hash: _builtins.str = ...,
         tools_hash: _builtins.str = ...,
         troubles: _abc.Iterable[_builtins.str] | None = ...,
+        evaluation: Global___FleetEvaluationScore | None = ...,
+        evaluation_source: _builtins.str = ...,
+        evaluation_problem: _builtins.str = ...,
+        live: Global___FleetLiveScore | None = ...,
+        live_problem: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "last_wake_at", b"last_wake_at", "next_wake_at", b"next_wake_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "evaluation", b"evaluation", "last_wake_at", b"last_wake_at", "live", b"live", "next_wake_at", b"next_wake_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "at", b"at", "budgets", b"budgets", "counters", b"counters", "is_simulated", b"is_simulated", "last_signals", b"last_signals", "last_wake", b"last_wake", "last_wake_at", b"last_wake_at", "mode", b"mode", "model", b"model", "next_wake_at", b"next_wake_at", "prompt_hash", b"prompt_hash", "run", b"run", "started_at", b"started_at", "state", b"state", "tools_hash", b"tools_hash", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "at", b"at", "budgets", b"budgets", "counters", b"counters", "evaluation", b"evaluation", "evaluation_problem", b"evaluation_problem", "evaluation_source", b"evaluation_source", "is_simulated", b"is_simulated", "last_signals", b"last_signals", "last_wake", b"last_wake", "last_wake_at", b"last_wake_at", "live", b"live", "live_problem", b"live_problem", "mode", b"mode", "model", b"model", "next_wake_at", b"next_wake_at", "prompt_hash", b"prompt_hash", "run", b"run", "started_at", b"started_at", "state", b"state", "tools_hash", b"tools_hash", "troubles", b"troubles"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_wake_at: _TypeAlias = _typing.Literal["last_wake_at"]  # noqa: Y015
     _WhichOneofArgType__last_wake_at: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at"]  # noqa: Y015

@@ -54,6 +54,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         victims=_instances({k: v for k, v in here.items() if draw(st.booleans())}, POOL),
         usd_per_hour_change=draw(st.floats(-100, 100)),
         is_kill=draw(st.booleans()),
+        is_named=draw(st.booleans()),
     )
     limits = Limits(usd_per_hour_max=draw(st.none() | amounts), usd_per_day_max=draw(st.none() | amounts))
     return Evidence(situation=situation, proposal=proposal, limits=limits)

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
 from astraflow.contract.ids import PoolId
-from maintainer.fleet.guard import Limits, Proposal, Situation, judge, may_approve, verdict
+from maintainer.fleet.guard import (
+    FOLLOWING,
+    LONGEST_HOLD_S,
+    PEOPLE,
+    Limits,
+    Proposal,
+    Situation,
+    beyond_rule,
+    hold_s,
+    judge,
+    may_approve,
+    verdict,
+)
 from maintainer.fleet.lifecycle import COUNTED
 
 NOW = 10_000.0
@@ -155,7 +167,9 @@ def test_an_agent_alone_stays_in_the_envelope(seen: Situation, target: int) -> N
 
 def test_inside_the_envelope_an_agent_is_free() -> None:
     assert said(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
-    assert said(situation(8), proposal(situation(8), 6)) is Verdict.ALLOWED
+    larger = situation(12, rule_target=10)
+    assert said(larger, proposal(larger, 10)) is Verdict.ALLOWED
+    assert said(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
 
 
 def test_beyond_the_envelope_a_person_approves() -> None:
@@ -202,7 +216,7 @@ def test_the_kill_switch_for_agents_stops_agents_only() -> None:
 
 def test_a_hold_stops_downs_only() -> None:
     seen = situation(8, hold_until=NOW + 60)
-    assert codes(seen, proposal(seen, 7)) == {"hold"}
+    assert codes(seen, proposal(seen, 7, is_named=True)) == {"hold"}
     assert said(seen, proposal(seen, 9)) is Verdict.ALLOWED
 
 
@@ -210,7 +224,7 @@ def test_budgets_of_pool_and_fleet_stop_ups_and_never_downs() -> None:
     spec = replace(situation().spec, usd_per_hour_max=8.5)
     seen = situation(8, spec=spec)
     assert codes(seen, proposal(seen, 9)) == {"usd_per_hour"}
-    assert said(seen, proposal(seen, 7)) is Verdict.ALLOWED
+    assert said(seen, proposal(seen, 7, role=Role.OPERATOR)) is Verdict.ALLOWED
     day = situation(8, usd_today=95.0, fleet_usd_today=95.0)
     assert codes(day, proposal(day, 9), Limits(usd_per_day_max=100.0)) == {"fleet_usd_per_day"}
     assert codes(day, proposal(day, 9), Limits(usd_per_hour_max=8.0)) == {"fleet_usd_per_hour"}
@@ -224,7 +238,7 @@ def test_only_admins_end_nodes_without_a_drain() -> None:
 
 def test_strangers_are_out_of_scope() -> None:
     seen = situation(4)
-    assert codes(seen, proposal(seen, 3, victims=(instance(99),))) == {"scope"}
+    assert codes(seen, proposal(seen, 3, victims=(instance(99),), is_named=True)) == {"scope"}
 
 
 def test_a_pool_beyond_its_bounds_may_come_back_inside() -> None:
@@ -245,3 +259,39 @@ def test_who_may_approve() -> None:
     assert not may_approve(otto, agent)
     assert not may_approve(agent, agent)
     assert not may_approve(agent, rule)
+
+
+@given(situations, wanted_sizes, roles, st.floats(0, 7200))
+def test_what_the_rule_would_take_away_again_is_held_and_nothing_else(
+    seen: Situation, target: int, role: Role, delay_s: float
+) -> None:
+    wanted = proposal(seen, target, role=role)
+    found_s = hold_s(seen, wanted, Limits(), launch_delay_s=delay_s)
+    rule = seen.rule_target
+    kept = None if rule is None else min(max(rule, seen.spec.min_nodes), seen.spec.max_nodes)
+    is_undone = kept is not None and target > kept and seen.spec.mode is Mode.ON and role is not Role.RULE
+    assert (found_s > 0) == is_undone
+    assert found_s <= LONGEST_HOLD_S
+    assert hold_s(seen, wanted, Limits(hold_s=0.0), launch_delay_s=delay_s) == 0.0
+
+
+@given(situations, wanted_sizes, roles)
+def test_only_people_may_make_a_pool_smaller_than_the_rule_that_it_follows(
+    seen: Situation, target: int, role: Role
+) -> None:
+    wanted = proposal(seen, target, role=role)
+    is_undone = "undone" in codes(seen, wanted)
+    if is_undone:
+        assert seen.spec.mode in FOLLOWING
+        assert role is Role.AGENT
+        assert said(seen, wanted) is Verdict.REFUSED
+    assert is_undone == (role not in PEOPLE and bool(wanted.victims) and beyond_rule(seen, wanted) < 0)
+    assert "undone" not in codes(seen, replace(wanted, is_named=True))
+
+
+def test_a_hold_lasts_until_the_rule_can_see_what_was_launched() -> None:
+    seen = situation(6)
+    assert hold_s(seen, proposal(seen, 8), Limits(), launch_delay_s=240.0) == 840.0
+    grown = replace(situation(8), rule_target=6)
+    assert hold_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
+    assert hold_s(seen, proposal(seen, 6), Limits(), launch_delay_s=240.0) == 0.0

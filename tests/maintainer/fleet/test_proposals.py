@@ -22,6 +22,11 @@ async def proposed(parts: Parts, target: int = 2, *, key: str = "p") -> tuple[Pr
     return proposals, plan
 
 
+def waiting(parts: Parts) -> int:
+    """As everybody is told with the fleet's status."""
+    return parts.fleet.status(last_sweep_at=None, troubles=()).waiting
+
+
 async def only(proposals: Proposals) -> Proposal:
     found, has_older = await proposals.page(only_waiting=False, before="", limit=10)
     assert not has_older
@@ -31,9 +36,11 @@ async def only(proposals: Proposals) -> Proposal:
 async def test_a_person_approves_by_applying(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     proposals, plan = await proposed(parts)
+    assert waiting(parts) == 1
     with pytest.raises(NotPermitted, match="put before a person"):
         await parts.desk.apply(plan.id, key="own")
     applied = await parts.desk.apply(plan.id, key="yes", approver=OTTO)
+    assert waiting(parts) == 0
     assert len(applied.launched) == 2
     assert "approved by otto" in applied.message
     assert (await proposals.page(only_waiting=True, before="", limit=10))[0] == ()
@@ -46,7 +53,9 @@ async def test_a_proposal_is_good_for_longer_than_a_plan_and_then_expires(tmp_pa
     proposals, plan = await proposed(parts)
     parts.clock.advance(600.0)
     assert (await only(proposals)).state is ProposalState.WAITING
+    assert waiting(parts) == 1
     parts.clock.advance(301.0)
+    assert waiting(parts) == 0
     assert (await only(proposals)).state is ProposalState.EXPIRED
     with pytest.raises(Conflict, match="not any more"):
         await parts.desk.apply(plan.id, key="late", approver=OTTO)

@@ -70,6 +70,7 @@ class FleetAnswer(Filled):
     usd_today: float
     last_sweep_at: float | None
     orphans: int = Field(description="Machines with its tag that its ledger does not know.")
+    waiting: int = Field(description="Proposals that wait for a person.")
     troubles: list[str]
     pools: int
 
@@ -103,6 +104,8 @@ class PlanAnswer(Filled):
     findings: list[FindingAnswer]
     created_at: float
     expires_at: float
+    rule_target: int | None = Field(description="What the rule wanted when it was made; null when it said nothing.")
+    hold_s: float = Field(description="With it no node of the pool is taken away for so long; 0 for no hold.")
 
 
 class AppliedAnswer(Filled):
@@ -113,6 +116,7 @@ class AppliedAnswer(Filled):
     launched: list[str]
     retired: list[str]
     message: str
+    hold_until: float | None = Field(description="Until then no node of the pool is taken away; null for no hold.")
 
 
 class InstanceAnswer(Filled):

@@ -23,6 +23,43 @@ class BudgetAnswer(Filled):
     limit: float
 
 
+class GroupAnswer(Filled):
+    """One group of simulated cases."""
+
+    group: Literal["right", "blind", "hostile"]
+    cases: int
+    passed: int
+    ratio: float | None = Field(description="Cost over that of the rule alone, the mean; below 1 is better.")
+
+
+class EvaluationAnswer(Filled):
+    """What its model came to in the evaluations."""
+
+    source: str = Field(description="The leaderboard.")
+    at: float
+    is_current: bool = Field(description="It was told then what it is told now.")
+    groups: list[GroupAnswer]
+    violations: int
+    out_of_scope: int
+    objections: list[str]
+
+
+class LiveAnswer(Filled):
+    """What this run came to since its first change, beside the rule played over the same reports."""
+
+    began_at: float
+    ended_at: float
+    changes: int
+    reports: int
+    is_priced: bool
+    cost: float
+    rule_cost: float
+    node_hours: float
+    rule_node_hours: float
+    wait_hours: float
+    rule_wait_hours: float
+
+
 class StatusAnswer(Filled):
     """How it says it is. Times are Unix seconds, null for what has not come yet."""
 
@@ -42,6 +79,11 @@ class StatusAnswer(Filled):
     prompt_hash: str
     tools_hash: str
     troubles: list[str]
+    evaluation: EvaluationAnswer | None = Field(description="null while no leaderboard says anything of its model.")
+    evaluation_source: str
+    evaluation_problem: str
+    live: LiveAnswer | None = Field(description="null as long as none of its changes was made.")
+    live_problem: str
 
 
 class MaintainerAnswer(Filled):

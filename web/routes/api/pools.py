@@ -57,6 +57,7 @@ async def fleet(parts: PartsOf) -> dict[str, Any]:
         "usd_today": status.usd_today,
         "last_sweep_at": status.last_sweep_at,
         "orphans": status.orphans,
+        "waiting": status.waiting,
         "troubles": list(status.troubles),
         "pools": len(status.pools),
     }

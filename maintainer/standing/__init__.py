@@ -1,0 +1,1 @@
+"""How good the maintainer is: by the evaluations of its model, and by what this run has recorded."""
