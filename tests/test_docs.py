@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,10 @@ def lines_of(block: str) -> list[str]:
 
 
 def typed(line: str) -> list[str]:
-    """The words after `astraflow`, if it is a command of it; comments and `...` are left out."""
+    """The words after `astraflow`, if it is a command of it; comments, `...` and where its output goes are left out."""
     matched = _COMMAND.match(line)
-    return [word for word in shlex.split(matched[1], comments=True) if word != "..."] if matched else []
+    words = shlex.split(matched[1], comments=True) if matched else []
+    return [word for word in takewhile(lambda word: word not in (">", "|"), words) if word != "..."]
 
 
 @documents
