@@ -267,9 +267,13 @@ async def test_who_joins_too_often_has_to_wait(monkeypatch: pytest.MonkeyPatch) 
         assert await unary(link) == "run"
 
 
-def test_joining_and_enrolling_have_a_rate() -> None:
+def test_joining_enrolling_and_asking_providers_have_a_rate() -> None:
     limited = {method for method, route in ROUTES.items() if route.rate is not None}
-    assert limited == {"/astraflow.v1.Enrollment/Enroll", "/astraflow.v1.NodeData/Join"}
+    assert limited == {
+        "/astraflow.v1.Enrollment/Enroll",
+        "/astraflow.v1.NodeData/Join",
+        "/astraflow.v1.FleetPlane/RehearseProvider",
+    }
 
 
 @pytest.mark.anyio
