@@ -1,6 +1,7 @@
 """The application: routes, static files, error pages, and the guard around all of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -27,6 +28,7 @@ from web.audit import Deed
 from web.guard import READING, Guard, is_for_programs
 from web.launching.launcher import UnknownRun
 from web.parts import House, Parts, parts_for_problems
+from web.places import Place
 from web.problems import FieldProblem, problem_answer
 from web.roles import Need, Needs, least_role
 from web.routes import (
@@ -37,6 +39,7 @@ from web.routes import (
     decisions,
     files,
     flows,
+    grants,
     health,
     kill,
     launches,
@@ -54,10 +57,11 @@ from web.routes import (
     views,
     weights,
 )
+from web.subjects import Subjects
 
 _OF_RUNS = (launches, runs, trajectories)
 _PAGES = (overview, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
-_MORE_PAGES = (flows, charts, audit, settings, providers)
+_MORE_PAGES = (flows, charts, audit, settings, grants, providers)
 _BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
 
@@ -104,11 +108,12 @@ def create_app(house: House) -> ASGIApp:
     app.add_exception_handler(AstraFlowError, _on_astraflow_error)
     app.add_exception_handler(Exception, _on_defect)
 
-    async def refuse(request: Request, need: Need) -> Response:
-        return await _refusal(house.showing(house.followed.named("")), request, need)
+    async def refuse(request: Request, need: Need, place: Place) -> Response:
+        return await _refusal(house.showing(house.followed.named("")), request, need, place)
 
     needs = Needs(route for router in ROUTERS for route in router.routes)
-    return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, refuse=refuse)
+    places_of = Subjects(house).places_of
+    return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, places_of=places_of, refuse=refuse)
 
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:
@@ -145,27 +150,29 @@ async def _on_defect(request: Request, problem: Exception) -> Response:
     return _error(request, 500, "Its log has the details. The run is not affected.")
 
 
-async def _refusal(parts: Parts, request: Request, need: Need) -> Response:
-    """Say which role it takes and who can grant it. What would have changed something is entered in the audit."""
+async def _refusal(parts: Parts, request: Request, need: Need, place: Place) -> Response:
+    """Say which role it takes where, and who can grant it. What would have changed something is in the audit."""
     viewer: Viewer = request.state.viewer
     if request.method not in READING:
         deed = Deed(
             action="refused", target=f"{request.method} {request.url.path}", result="refused", reason=need.value
         )
-        await parts.trail.note(viewer.author, deed)
+        await parts.trail.note(replace(viewer, at=place).author, deed)
     admins = await parts.accounts.users.admins()
-    return _error(request, 403, refusal_sentence(viewer, need, admins=admins), parts=parts)
+    return _error(request, 403, refusal_sentence(viewer, need, place, admins=admins), parts=parts)
 
 
-def refusal_sentence(viewer: Viewer, need: Need, *, admins: Sequence[str]) -> str:
+def refusal_sentence(viewer: Viewer, need: Need, place: Place, *, admins: Sequence[str]) -> str:
     """Why somebody was refused, and what they can do."""
-    role = least_role(need).value
-    if viewer.scope is not None and viewer.role.may(need):
+    role = " ".join(filter(None, (least_role(need).value, place.words)))
+    there, own = " there" if place.run else "", viewer.own_role(place)
+    if viewer.scope is not None and own.may(need):
         if need is Need.OWN:
             return "This needs a login in a browser: tokens do not look after accounts."
-        return f"This needs role {role}, and {viewer.via} has the scope {viewer.scope.value}. Make one with more scope."
+        has = viewer.role_at(place).value
+        return f"This needs role {role}, and {viewer.via} has the scope {has}{there}. Make one with more scope."
     return (
-        f"This needs role {role}, to {need.value}; you are {viewer.role.value}. Who can grant it: {', '.join(admins)}."
+        f"This needs role {role}, to {need.value}; you are {own.value}{there}. Who can grant it: {', '.join(admins)}."
     )
 
 

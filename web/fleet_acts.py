@@ -29,24 +29,27 @@ from astraflow.contract.rehearsals import Rehearsal
 from web.accounts.viewer import Viewer
 from web.audit import Deed, Facts
 from web.parts import Parts
-from web.roles import MAY, Role
+from web.places import Place
+from web.roles import Role
 
 T = TypeVar("T")
 
 _ROLES = {Role.AGENT: fleet.Role.AGENT, Role.OPERATOR: fleet.Role.OPERATOR, Role.ADMIN: fleet.Role.ADMIN}
 
 
-def actor_of(viewer: Viewer) -> Actor:
-    """A viewer as the fleet names them: never more than both role and scope allow.
+def actor_of(parts: Parts, viewer: Viewer, *, pool: str = "") -> Actor:
+    """A viewer as the fleet of the run that is shown names them, for a change of this pool, or of all of it.
 
-    Raises: NotPermitted for who may only look.
+    Whose role is for this pool alone comes as somebody of that pool: the fleet service lets them touch no other.
+    Raises: NotPermitted for who may only look there.
     """
-    role = viewer.role
-    if viewer.scope is not None and MAY[viewer.scope] <= MAY[role]:
-        role = viewer.scope
+    run = parts.run
+    role = viewer.role_at(Place(run=run, pool=pool))
     if role not in _ROLES:
-        raise NotPermitted(f"{viewer.name} may look and change nothing")
-    return Actor(name=viewer.name, role=_ROLES[role])
+        where = Place(run=run, pool=pool).words or "here"
+        raise NotPermitted(f"{viewer.name} may only look {where}, and changes nothing")
+    is_of_pool = pool and role is not viewer.role_at(Place(run=run))
+    return Actor(name=viewer.name, role=_ROLES[role], pool=pool if is_of_pool else "")
 
 
 def fleet_of(parts: Parts) -> FleetPlaneClient:
@@ -67,7 +70,8 @@ async def apply_plan(
     parts: Parts, viewer: Viewer, plan_id: PlanId, *, key: str, reason: str, action: str = "pool.apply"
 ) -> Applied:
     """Carry a plan out; applying is agreeing to it. action: as the audit names it. Raises: as the plane's `apply`."""
-    actor, plan = actor_of(viewer), parts.shelf.plans.get(plan_id)
+    plan = parts.shelf.plans.get(plan_id)
+    actor = actor_of(parts, viewer, pool=plan.request.pool if plan else "")
     deed = Deed(action=action, target=plan.request.pool if plan else plan_id, reason=reason, after=_facts(plan))
 
     async def asked() -> Applied:
@@ -86,7 +90,11 @@ async def put_pool(
 
     async def asked() -> Pool:
         pool = await fleet_of(parts).put_pool(
-            spec, observed_version=observed_version, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
+            spec,
+            observed_version=observed_version,
+            actor=actor_of(parts, viewer, pool=spec.id),
+            key=own_key(viewer, key),
+            reason=reason,
         )
         if before is not None and before != spec:
             parts.shelf.specs.put((spec.id, pool.version), before)
@@ -101,7 +109,11 @@ async def hold_pool(parts: Parts, viewer: Viewer, pool: PoolId, *, minutes: floa
 
     async def asked() -> Decision:
         return await fleet_of(parts).hold(
-            pool, minutes=minutes, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
+            pool,
+            minutes=minutes,
+            actor=actor_of(parts, viewer, pool=pool),
+            key=own_key(viewer, key),
+            reason=reason,
         )
 
     return await acted(parts, viewer, deed, asked())
@@ -119,7 +131,8 @@ async def set_kill(parts: Parts, viewer: Viewer, scope: KillScope, *, key: str, 
     )
 
     async def asked() -> Decision:
-        return await fleet_of(parts).kill_switch(scope, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason)
+        actor = actor_of(parts, viewer)
+        return await fleet_of(parts).kill_switch(scope, actor=actor, key=own_key(viewer, key), reason=reason)
 
     return await acted(parts, viewer, deed, asked())
 
@@ -140,7 +153,11 @@ async def lose_nodes(parts: Parts, viewer: Viewer, pool: PoolId, *, share: float
 
     async def asked() -> Loss:
         return await fleet_of(parts).lose(
-            pool, share=share, actor=actor_of(viewer), key=own_key(viewer, key), reason=reason
+            pool,
+            share=share,
+            actor=actor_of(parts, viewer, pool=pool),
+            key=own_key(viewer, key),
+            reason=reason,
         )
 
     return await acted(parts, viewer, deed, asked())
@@ -150,7 +167,7 @@ async def rehearse_provider(parts: Parts, viewer: Viewer, provider: str) -> Rehe
     """Ask a provider whether it would do its part; nothing is started. Raises: as the fleet plane's `rehearse`."""
 
     async def asked() -> Rehearsal:
-        return await fleet_of(parts).rehearse(provider, actor=actor_of(viewer))
+        return await fleet_of(parts).rehearse(provider, actor=actor_of(parts, viewer))
 
     def found(rehearsal: Rehearsal) -> Facts:
         failed = sum(1 for check in rehearsal.checks if not check.is_ok)
@@ -162,7 +179,18 @@ async def rehearse_provider(parts: Parts, viewer: Viewer, provider: str) -> Rehe
 async def acted_once(
     parts: Parts, viewer: Viewer, deed: Deed, asked: Callable[[], Awaitable[str]], *, key: str, asked_for: str
 ) -> str:
-    """Ask for something that knows no keys itself: the same key is answered with the first answer.
+    """Ask for something that knows no keys itself, as `acted` does: once for each key, as `answered_once` says."""
+
+    async def do() -> str:
+        return await acted(parts, viewer, deed, asked())
+
+    return await answered_once(parts, viewer, do, key=key, asked_for=asked_for)
+
+
+async def answered_once(
+    parts: Parts, viewer: Viewer, asked: Callable[[], Awaitable[str]], *, key: str, asked_for: str
+) -> str:
+    """Await it: the same key is answered with the first answer.
 
     asked_for: what distinguishes it. Raises: Conflict for a key that was used for something else.
     """
@@ -172,7 +200,7 @@ async def acted_once(
         raise Conflict(f"the idempotency key {key!r} was used for another change: take a new one for each change")
     if known is not None:
         return known[1]
-    answer = await acted(parts, viewer, deed, asked())
+    answer = await asked()
     parts.shelf.answers.put(own, (asked_for, answer))
     return answer
 

@@ -72,9 +72,7 @@ class Following:
     @property
     def name(self) -> str:
         """The run's name; empty before anything is known."""
-        if self.state.report is not None:
-            return self.state.report.run
-        return self.folder.facts.run if self.folder is not None else ""
+        return _name(self.state, self.folder)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -222,7 +220,11 @@ async def following(
         connected_fleet(settings) as fleet,
     ):
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
-        pages = Pages(dataflow=settings.dataflow, top=lambda: top_bar(state.report, fleet_state))
+        pages = Pages(
+            dataflow=settings.dataflow,
+            top=lambda: top_bar(state.report, fleet_state),
+            run=lambda: _name(state, folder),
+        )
         frames = FrameMaker(
             state,
             render_regions=_regions(pages, fleet_state),
@@ -245,6 +247,12 @@ async def following(
             pages=pages,
             folder=folder,
         )
+
+
+def _name(state: RunState, folder: RunFolder | None) -> str:
+    if state.report is not None:
+        return state.report.run
+    return folder.facts.run if folder is not None else ""
 
 
 @asynccontextmanager

@@ -1,13 +1,15 @@
-"""The door of every request: is it small, is the host ours, may this origin ask, who is it, may they do that.
+"""The door of every request: is it small, is the host ours, may this origin ask, who is it, may they do that there.
 
-What a route needs, the route itself declares (`web.roles`); nobody gets to one that needs more than they have. Whatever
+What a route needs and on what, the route itself declares (`web.roles`); nobody gets to one that needs more than they
+have there. Whatever
 is not a reading method, and every WebSocket, must come from our own pages: browsers send `Origin` or `Sec-Fetch-Site`
 on those, and pages of others cannot forge either. What a session sends must also carry the session's form token.
 Programs show a token of their own instead of a cookie; nothing sends that for them, so nothing can be forged.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,8 +21,9 @@ from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.addresses import came_from, hostname, is_own_origin
 from web.files import FILES
+from web.places import Place
 from web.problems import problem_answer
-from web.roles import Need, Needs
+from web.roles import RANKS, Asked, Need, Needs
 from web.settings import Settings
 
 READING = ("GET", "HEAD", "OPTIONS")
@@ -53,8 +56,14 @@ SECURITY_HEADERS = {
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
 
-Refuse = Callable[[Request, Need], Awaitable[Response]]
-"""Makes the answer for who lacks the role."""
+Fields = Mapping[str, Sequence[str]]
+"""Of a form."""
+
+Refuse = Callable[[Request, Need, Place], Awaitable[Response]]
+"""Makes the answer for who lacks the role there."""
+
+PlacesOf = Callable[[Scope, Asked, Fields], Awaitable[Sequence[Place]]]
+"""What a request is about: at each of these it needs the role."""
 
 
 LOOKING = (Need.NOTHING, Need.READ, Need.OWN)
@@ -67,11 +76,21 @@ class Guard:
     Puts the viewer (None for nobody) into `scope["state"]["viewer"]` and the address of who asks into `came_from`.
     """
 
-    def __init__(self, app: ASGIApp, *, accounts: Accounts, needs: Needs, settings: Settings, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        accounts: Accounts,
+        needs: Needs,
+        settings: Settings,
+        places_of: PlacesOf,
+        refuse: Refuse,
+    ) -> None:
         self._app = app
         self._accounts = accounts
         self._needs = needs
         self._settings = settings
+        self._places_of = places_of
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,18 +107,16 @@ class Guard:
             await self._app(scope, receive, answer)  # the same for everybody: it does not matter who asks
             return
         viewer = await self._viewer(scope, headers)
-        need = self._needs.of(scope)
-        if need is not Need.NOTHING and viewer is None:
+        asked = self._needs.of(scope)
+        if asked.need is not Need.NOTHING and viewer is None:
             await _ask_to_log_in(scope, receive, answer)
-        elif self._settings.is_read_only and need not in LOOKING:
+        elif self._settings.is_read_only and asked.need not in LOOKING:
             text = "This page only shows what was recorded: nothing can be launched or changed from it."
             await _refused(scope, headers, 403, text)(scope, receive, answer)
-        elif viewer is not None and not viewer.may(need):
-            await self._turn_away(scope, receive, answer, need)
         elif _reads(scope) or scope["type"] == "websocket":
-            await self._app(scope, receive, answer)
+            await self._let_in(scope, receive, answer, asked, viewer, {})
         else:
-            await self._act(scope, receive, answer, viewer if need is not Need.NOTHING else None)
+            await self._act(scope, receive, answer, asked, viewer)
 
     def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
         """The refusal of what is too large, asks for another host, or comes from another site's page."""
@@ -124,8 +141,8 @@ class Guard:
         state["viewer"] = viewer
         return viewer
 
-    async def _act(self, scope: Scope, receive: Receive, send: Send, viewer: Viewer | None) -> None:
-        """Hand on what may change something: whole, not endless, and with the form token if a session sent it."""
+    async def _act(self, scope: Scope, receive: Receive, send: Send, asked: Asked, viewer: Viewer | None) -> None:
+        """Look at what may change something: whole, and not endless."""
         body = await _body(receive)
         if body is None:
             refusal = _refused(scope, Headers(scope=scope), 413, f"Refused: more than {BODY_BYTES} bytes.")
@@ -133,22 +150,30 @@ class Guard:
             return
         fields = _form_fields(scope, body)
         scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
-        found = Headers(scope=scope).get(FORM_TOKEN_HEADER, "") or fields.get(FORM_TOKEN, [""])[0]
-        if (
-            viewer is not None
-            and viewer.form_token
-            and not hmac.compare_digest(found.encode(), viewer.form_token.encode())
-        ):
-            text = "Refused: the form is of another session. Load the page again, then send it."
-            await _refused(scope, Headers(scope=scope), 403, text)(scope, receive, send)
-            return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._let_in(scope, _replayed(body, receive), send, asked, viewer, fields)
 
-    async def _turn_away(self, scope: Scope, receive: Receive, send: Send, need: Need) -> None:
+    async def _let_in(
+        self, scope: Scope, receive: Receive, send: Send, asked: Asked, viewer: Viewer | None, fields: Fields
+    ) -> None:
+        """Hand on what the viewer may do at all that it is about, with the form token if a session sent it."""
+        if viewer is not None and asked.need is not Need.NOTHING:
+            places = await self._places_of(scope, asked, fields)
+            least = min(places, key=lambda place: RANKS.index(viewer.role_at(place)))
+            if not viewer.may(asked.need, run=least.run, pool=least.pool):
+                await self._turn_away(scope, receive, send, asked.need, least)
+                return
+            if not _has_form_token(scope, viewer, fields):
+                text = "Refused: the form is of another session. Load the page again, then send it."
+                await _refused(scope, Headers(scope=scope), 403, text)(scope, receive, send)
+                return
+            scope["state"]["viewer"] = replace(viewer, at=least)
+        await self._app(scope, receive, send)
+
+    async def _turn_away(self, scope: Scope, receive: Receive, send: Send, need: Need, place: Place) -> None:
         if scope["type"] == "websocket":
             await _close(receive, send, CLOSED_FOR_ROLE, "this needs another role")
             return
-        response = await self._refuse(Request(scope, receive), need)
+        response = await self._refuse(Request(scope, receive), need, place)
         await response(scope, receive, send)
 
     def _with_headers(self, send: Send) -> Send:
@@ -222,6 +247,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return replay
+
+
+def _has_form_token(scope: Scope, viewer: Viewer, fields: Fields) -> bool:
+    """Whether a session vouches for what may change something; tokens and readers need not."""
+    if not viewer.form_token or scope["type"] == "websocket" or _reads(scope):
+        return True
+    found = Headers(scope=scope).get(FORM_TOKEN_HEADER, "") or fields.get(FORM_TOKEN, [""])[0]
+    return hmac.compare_digest(found.encode(), viewer.form_token.encode())
 
 
 def _form_fields(scope: Scope, body: bytes) -> dict[str, list[str]]:

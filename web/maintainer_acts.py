@@ -31,8 +31,10 @@ async def reject(parts: Parts, viewer: Viewer, plan: PlanId, *, key: str, reason
     deed = Deed(action="maintainer.reject", target=_target(found, plan), reason=reason, after={"plan": plan})
 
     async def asked() -> Decision:
+        pool = found.plan.request.pool if found is not None else ""
+        actor = fleet_acts.actor_of(parts, viewer, pool=pool)
         return await fleet_acts.fleet_of(parts).reject(
-            plan, actor=fleet_acts.actor_of(viewer), key=fleet_acts.own_key(viewer, key), reason=reason
+            plan, actor=actor, key=fleet_acts.own_key(viewer, key), reason=reason
         )
 
     try:
@@ -54,7 +56,7 @@ async def set_mode(parts: Parts, viewer: Viewer, mode: MaintainerMode, *, key: s
 
     async def asked() -> Decision:
         return await fleet_acts.fleet_of(parts).set_maintainer_mode(
-            mode, actor=fleet_acts.actor_of(viewer), key=fleet_acts.own_key(viewer, key), reason=reason
+            mode, actor=fleet_acts.actor_of(parts, viewer), key=fleet_acts.own_key(viewer, key), reason=reason
         )
 
     try:

@@ -62,6 +62,7 @@ class House:
             | {
                 "settings": one.settings,
                 "pages": one.pages,
+                "run": one.name,
                 "control": one.control,
                 "state": one.state,
                 "fleet": one.fleet,
@@ -80,6 +81,8 @@ class House:
 class Parts(House):
     """All parts, with those of one run. `settings` and `pages` are that run's too."""
 
+    run: str
+    """Its name, which roles are granted on; empty before anything is known of it."""
     control: ControlPlaneClient
     state: RunState
     fleet: FleetPlaneClient | None
@@ -111,12 +114,18 @@ def parts_for_problems(connection: HTTPConnection) -> Parts:
     return house.showing(one)
 
 
-def _asked(connection: HTTPConnection) -> tuple[House, str, Following]:
-    """The house, the run that the request itself names, and the one to show."""
-    house = cast("House", connection.app.state.house)
-    state = connection.scope.get("state", {})
+def following_of(house: House, connection: HTTPConnection) -> tuple[str, Following]:
+    """The run that the request itself names, and the one that it is about: the same for as long as it is answered."""
+    state = connection.scope.setdefault("state", {})
     named = connection.query_params.get("run") or state.get("run") or connection.headers.get(RUN_HEADER, "")
-    return house, named, house.followed.named(named or connection.cookies.get(RUN_COOKIE, ""))
+    if "following" not in state:
+        state["following"] = house.followed.named(named or connection.cookies.get(RUN_COOKIE, ""))
+    return named, cast("Following", state["following"])
+
+
+def _asked(connection: HTTPConnection) -> tuple[House, str, Following]:
+    house = cast("House", connection.app.state.house)
+    return house, *following_of(house, connection)
 
 
 async def viewer_of(connection: HTTPConnection) -> Viewer:

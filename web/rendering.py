@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
 from web.flash import taken_flash
+from web.places import Place
 from web.present import formats
 from web.present.cells import Cell
 from web.present.navigation import NAVIGATION
@@ -32,12 +33,16 @@ THEME_COOKIE = "astraflow_theme"
 
 
 class Pages:
-    """Renders templates. dataflow: its address, for the commands that pages show. top: the bar of every page."""
+    """Renders templates. dataflow: its address, for the commands that pages show. top: the bar of every page.
 
-    def __init__(self, *, dataflow: str, top: Callable[[], TopBar]) -> None:
+    run: name of the run that they show, on which the viewer has a role.
+    """
+
+    def __init__(self, *, dataflow: str, top: Callable[[], TopBar], run: Callable[[], str]) -> None:
         self.build = build_stamp()
         self._dataflow = dataflow
         self._top = top
+        self._run = run
         self._environment = _environment()
 
     def warm(self) -> None:
@@ -62,12 +67,25 @@ class Pages:
         flash = taken_flash(request)
         theme = request.cookies.get(THEME_COOKIE, "system")
         viewer: Viewer | None = getattr(request.state, "viewer", None)
+        run = self._run()
+
+        def may(need: Need, *, pool: str = "") -> bool:
+            """Whether the viewer has it on the run that is shown, or on one of its pools."""
+            return viewer is not None and viewer.may(need, run=run, pool=pool)
+
+        def role_on(pool: str = "") -> str:
+            """The viewer's role there."""
+            return viewer.role_at(Place(run=run, pool=pool)).value if viewer is not None else ""
+
         text = self.fragment(
             template,
             request=request,
             cells=cells or {},
             viewer=viewer,
-            may_operate=viewer is not None and viewer.may(Need.OPERATE),
+            may=may,
+            role_on=role_on,
+            may_operate=may(Need.OPERATE),
+            may_operate_some=viewer is not None and viewer.may_somewhere(Need.OPERATE, run=run),
             theme=theme if theme in THEMES else "system",
             next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
             flash=flash,

@@ -3,15 +3,17 @@
 A route says what it needs, once, where it stands:
 
     @router.post("/nodes/{node:path}/drain")
-    @needs(Need.OPERATE)
+    @needs(Need.OPERATE, on=On.NODE)
     async def drain(...): ...
 
 The guard refuses whoever's role does not have that, before the route runs; a route that says nothing is not served.
+`on` says what the route is about: whoever was granted the role there (`web.places`) may use it there, and only there.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
@@ -32,6 +34,23 @@ class Need(Enum):
     OPERATE = "steer a run: drain, pause, resume, launch"
     APPROVE = "approve what an agent proposes"
     ADMINISTER = "manage users, bounds and retention"
+
+
+class On(Enum):
+    """What a route is about, as far as a grant can cover it, with the words that the API's document has for it."""
+
+    EVERYTHING = ""
+    """No run in particular: a role everywhere is needed."""
+    RUN = "on the run"
+    """The whole of the run that the request is about."""
+    POOL = "on the pool or its run"
+    """The pool that the address names, of that run."""
+    NODE = "on the node's pool or its run"
+    """The pools of the nodes that the address or the form names; all of them, when it names several."""
+    PLAN = "on the plan's pool or its run"
+    """The pool that the plan of the address was made for, whatever else the address says."""
+    LAUNCH = "on that run"
+    """The run that the address names."""
 
 
 class Role(Enum):
@@ -70,14 +89,36 @@ def least_role(need: Need) -> Role:
     return next(role for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN) if role.may(need))
 
 
-_declared: dict[object, Need] = {}
+RANKS = tuple(MAY)
+"""From the least to the most: each may all that the one before it may."""
 
 
-def needs(need: Need) -> Callable[[Endpoint], Endpoint]:
-    """Declare what a route needs."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What a route says it needs."""
+
+    need: Need
+    on: On = On.EVERYTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a request needs."""
+
+    need: Need
+    on: On = On.EVERYTHING
+    params: Mapping[str, Any] = field(default_factory=dict)
+    """What the address names: `pool`, `node`, `plan`, `name` of a launched run."""
+
+
+_declared: dict[object, Declared] = {}
+
+
+def needs(need: Need, *, on: On = On.EVERYTHING) -> Callable[[Endpoint], Endpoint]:
+    """Declare what a route needs, and on what."""
 
     def declare(endpoint: Endpoint) -> Endpoint:
-        _declared[endpoint] = need
+        _declared[endpoint] = Declared(need, on)
         return endpoint
 
     return declare
@@ -87,21 +128,23 @@ class Needs:
     """What each address needs, from the routes themselves. Raises: RuntimeError for a route that does not say."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        self._routes = [(route, need_of(route)) for route in routes]
+        self._routes = [(route, declared_of(route)) for route in routes]
 
-    def of(self, scope: Scope) -> Need:
+    def of(self, scope: Scope) -> Asked:
         """What a request needs; one for which there is no route needs a login to be told so."""
         nearest = None
-        for route, need in self._routes:
-            match, _ = route.matches(scope)
+        for route, declared in self._routes:
+            match, found = route.matches(scope)
+            if match is Match.NONE or (match is Match.PARTIAL and nearest is not None):
+                continue
+            asked = Asked(need=declared.need, on=declared.on, params=found.get("path_params", {}))
             if match is Match.FULL:
-                return need
-            if match is Match.PARTIAL and nearest is None:
-                nearest = need
-        return nearest or Need.READ
+                return asked
+            nearest = asked
+        return nearest or Asked(need=Need.READ)
 
 
-def need_of(route: BaseRoute) -> Need:
+def declared_of(route: BaseRoute) -> Declared:
     """What a route says it needs. Raises: RuntimeError when it does not say."""
     endpoint = getattr(route, "endpoint", None)
     if endpoint not in _declared:

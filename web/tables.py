@@ -72,6 +72,24 @@ class ApiToken(SQLModel, table=True):
     revoked_at: float | None = None
 
 
+class RoleGrant(SQLModel, table=True):
+    """A role of a user, or of one of their tokens, on a run or a pool of it, besides the one everywhere."""
+
+    __tablename__ = "role_grants"
+
+    id: int | None = Field(default=None, primary_key=True)
+    user_id: int = Field(foreign_key="users.id", index=True)
+    token_id: int | None = Field(default=None, foreign_key="api_tokens.id")
+    """Whose it is when it is a token's; None for the user's own."""
+    role: str
+    run: str
+    """Its name."""
+    pool: str = ""
+    """Empty for all of the run."""
+    granted_by: str
+    created_at: float
+
+
 class AuditEntry(SQLModel, table=True):
     """One thing that somebody did, or was refused. Never changed; the database itself sees to that."""
 

@@ -46,6 +46,8 @@ class Actor:
 
     name: str
     role: Role
+    pool: str = ""
+    """The only pool on which they have the role, and may touch anything at all; empty for all of them."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128 or not self.name.isprintable():

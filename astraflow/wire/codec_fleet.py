@@ -67,12 +67,12 @@ def choice(kind: type[Choice], text: str) -> Choice:
 
 def encode_actor(actor: Actor) -> pb.FleetActor:
     """Actor -> message."""
-    return pb.FleetActor(name=actor.name, role=actor.role.value)
+    return pb.FleetActor(name=actor.name, role=actor.role.value, pool=actor.pool)
 
 
 def decode_actor(message: pb.FleetActor) -> Actor:
     """Message -> actor. Raises: InvalidInput."""
-    return Actor(name=message.name, role=choice(Role, message.role))
+    return Actor(name=message.name, role=choice(Role, message.role), pool=message.pool)
 
 
 def encode_spec(spec: PoolSpec) -> pb.FleetPoolSpec:

@@ -31,7 +31,7 @@ from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.plans import Plans
 from maintainer.fleet.providers.base import Quote
 from maintainer.fleet.records import MaintainerOrder, PoolRecord, Switch
-from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
+from maintainer.fleet.replies import Replies, asked_for, check_reason, needs, within
 
 MAX_HOLD_MINUTES = LONGEST_HOLD_S / 60
 SEVERITIES = ("info", "warning", "critical")
@@ -68,6 +68,7 @@ class Desk:
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Make a pool, or change its spec. Raises: NotPermitted, Conflict, InvalidInput."""
         needs(actor, Role.ADMIN, "changing a pool's spec")
+        within(actor, spec.id)
         check_reason(reason)
         self._fleet.provider(spec.provider)
         asked = asked_for("put_pool", asdict(spec), observed_version)
@@ -121,7 +122,7 @@ class Desk:
             judged = self.plans.judged(plan.request, pool, quote)
             findings = (
                 *judged.findings,
-                *of_applier(plan.request.actor, applier, mode=self._fleet.agents_mode),
+                *of_applier(plan.request.actor, applier, pool=pool.spec.id, mode=self._fleet.agents_mode),
             )
             objection = _objection(plan, findings, approver, is_proposed=plan.id in ledger.waiting)
             if objection:
@@ -189,6 +190,7 @@ class Desk:
         of_pool, proposals: asked for what becomes of the pool and of proposals, when nobody else writes any more.
         """
         check_reason(reason)
+        within(actor, pool or "")
         asked = asked_for(kind, message, actor.name)
 
         def decide(ledger: Ledger) -> tuple[Changes, Decision]:
@@ -222,8 +224,12 @@ def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None
         return hardest
     if said is Verdict.NEEDS_APPROVAL and approver is None:
         return f"not pre-approved, do not retry: {hardest}"
-    if said is Verdict.NEEDS_APPROVAL and approver is not None and not may_approve(plan.request.actor, approver):
+    if said is Verdict.NEEDS_APPROVAL and approver is not None and not _may_approve(plan, approver):
         return (
             f"{approver.name} ({approver.role.value}) may not approve what {plan.request.actor.name} plans: {hardest}"
         )
     return ""
+
+
+def _may_approve(plan: Plan, approver: Actor) -> bool:
+    return may_approve(plan.request.actor, approver, pool=plan.request.pool)

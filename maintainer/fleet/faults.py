@@ -10,7 +10,7 @@ from astraflow.contract.ids import PoolId
 from maintainer.fleet.fleet import Fleet
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.providers.base import Breakable
-from maintainer.fleet.replies import Replies, asked_for, check_reason, needs
+from maintainer.fleet.replies import Replies, asked_for, check_reason, needs, within
 
 
 class Faults:
@@ -27,6 +27,7 @@ class Faults:
         provider cannot do that or no node works; Conflict; the provider's errors.
         """
         needs(actor, Role.ADMIN, "having nodes fail")
+        within(actor, pool)
         check_reason(reason)
         provider = self._fleet.provider(self._fleet.pool(pool).spec.provider)
         if not isinstance(provider, Breakable):

@@ -103,9 +103,14 @@ def verdict(findings: tuple[Finding, ...]) -> Verdict:
     return next((hard for hard in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if hard in found), Verdict.ALLOWED)
 
 
-def may_approve(planner: Actor, approver: Actor) -> bool:
-    """Whether `approver` may agree to what `planner` planned outside the envelope: nobody agrees to their own plan but
-    an admin, and models and the rule agree to nothing."""
+def may_approve(planner: Actor, approver: Actor, *, pool: str) -> bool:
+    """Whether `approver` may agree to what `planner` planned for this pool outside the envelope.
+
+    Nobody agrees to their own plan but an admin, models and the rule agree to nothing, and who is of another pool agrees
+    to nothing here.
+    """
+    if approver.pool not in ("", pool):
+        return False
     if approver.role is Role.ADMIN:
         return True
     return approver.role is Role.OPERATOR and planner.role not in PEOPLE
@@ -118,12 +123,17 @@ def may_apply(planner: Actor, applier: Actor) -> bool:
     """
     roles = list(Role)
     is_above = applier.role in PEOPLE and roles.index(applier.role) >= roles.index(planner.role)
-    return applier == planner or is_above
+    return (applier.name, applier.role) == (planner.name, planner.role) or is_above
 
 
-def of_applier(planner: Actor, applier: Actor, *, mode: MaintainerMode | None) -> tuple[Finding, ...]:
-    """What speaks against that this one applies the plan, whatever is in it. mode: how far agents may go; None for as
-    far as the pool lets them."""
+def of_applier(planner: Actor, applier: Actor, *, pool: str, mode: MaintainerMode | None) -> tuple[Finding, ...]:
+    """What speaks against that this one applies the plan, whatever is in it.
+
+    pool: that the plan is for. mode: how far agents may go; None for as far as the pool lets them.
+    """
+    if applier.pool not in ("", pool):
+        message = f"the plan is for pool {pool}, and {applier.name} acts on pool {applier.pool} only"
+        return (_refused("scope", message),)
     if not may_apply(planner, applier):
         message = f"the plan is {planner.name}'s ({planner.role.value}): they apply it, or a person of no lower role"
         return (_refused("planner", f"{message}; {applier.name} has the role {applier.role.value}"),)

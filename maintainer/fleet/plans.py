@@ -12,6 +12,7 @@ from maintainer.fleet.guard import is_replacement, verdict
 from maintainer.fleet.planning import Shape, shape
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Quote, Tags
 from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.replies import within
 
 KEPT_PLANS = 1000
 
@@ -39,8 +40,10 @@ class Plans:
     async def make(self, request: PlanRequest) -> Plan:
         """What a request would do; nothing happens.
 
-        Raises: InvalidInput for an unknown pool or instance; a provider's errors when it cannot be asked for a price.
+        Raises: InvalidInput for an unknown pool or instance; NotPermitted for somebody of another pool; a provider's
+        errors when it cannot be asked for a price.
         """
+        within(request.actor, request.pool)
         fleet = self._fleet
         pool = fleet.pool(request.pool)
         quote = await fleet.provider(pool.spec.provider).quote(self.launch(pool.spec))

@@ -26,6 +26,7 @@ from maintainer.fleet.providers.base import (
     Retry,
     Unknown,
 )
+from maintainer.fleet.replies import within
 
 log = get_logger()
 
@@ -64,8 +65,9 @@ class Rehearsals:
     async def rehearse(self, name: str, *, actor: Actor) -> Rehearsal:
         """Ask one provider. Who asks while somebody else does is answered with what is found then.
 
-        Raises: InvalidInput for one that is not configured.
+        Raises: InvalidInput for one that is not configured; NotPermitted for somebody of one pool.
         """
+        within(actor, "")
         provider, clock = self._fleet.provider(name), self._fleet.clock
         asked_at = clock.wall()
         async with self._turns.setdefault(name, asyncio.Lock()):

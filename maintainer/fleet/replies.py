@@ -48,6 +48,13 @@ def check_reason(reason: str) -> None:
         raise InvalidInput("a change's reason is text that can be kept: without NUL and halves of surrogate pairs")
 
 
+def within(actor: Actor, pool: str) -> None:
+    """Refuse somebody of one pool who touches another. pool: empty for what is of all pools. Raises: NotPermitted."""
+    if actor.pool not in ("", pool):
+        what = f"pool {pool[:140]}" if pool else "what is of all pools"
+        raise NotPermitted(f"{actor.name} acts on pool {actor.pool} only, not on {what}: ask somebody of all pools")
+
+
 def needs(actor: Actor, role: Role, what: str) -> None:
     """Raises: NotPermitted for another role."""
     if actor.role is not role:

@@ -189,7 +189,7 @@ def _holder() -> Actor | None:
     if caller.role is callers.Role.ADMIN:
         return None
     role = Role.OPERATOR if caller.role is callers.Role.OPERATOR else Role.AGENT
-    return Actor(name=f"{caller.role.value} {caller.name}", role=role)
+    return Actor(name=f"{caller.role.value} {caller.name}", role=role, pool=caller.pool)
 
 
 def _page(limit: int) -> int:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,7 +10,9 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.fakes.web import RunningWeb, shown_secret
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.fleet import running_fleet
+from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
 from web.app import ROUTERS
 from web.roles import MAY, Need, Needs, Role, least_role, needs
 
@@ -90,6 +93,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /settings/users/{user_id}/disable": ADMINS,
     "POST /settings/users/{user_id}/disable": ADMINS,
     "POST /settings/users/{user_id}/enable": ADMINS,
+    "POST /settings/grants": ADMINS,
+    "GET /settings/grants/{grant_id}/take": ADMINS,
+    "POST /settings/grants/{grant_id}/take": ADMINS,
+    "GET /api/v1/grants": ADMINS,
+    "POST /api/v1/grants": ADMINS,
+    "POST /api/v1/grants/{grant_id}/take": ADMINS,
     "POST /settings/retention": ADMINS,
     "POST /settings/providers/{provider:path}/test": ACTING,
     "GET /views": ROLES,
@@ -183,6 +192,110 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /api/v1/docs": ROLES,
     "POST /logout": ROLES,
 }
+
+POOL, RUN = "pool", "run"
+
+SCOPES: dict[str, str] = {
+    "GET /nodes/drain": POOL,
+    "POST /nodes/drain": POOL,
+    "GET /nodes/{node:path}/drain": POOL,
+    "POST /nodes/{node:path}/drain": POOL,
+    "POST /api/v1/nodes/{node:path}/drain": POOL,
+    "GET /pools/{pool:path}/drain-all": POOL,
+    "GET /pools/{pool:path}/plans/{plan}": POOL,
+    "POST /pools/{pool:path}/plans": POOL,
+    "POST /pools/{pool:path}/plans/{plan}/apply": POOL,
+    "POST /pools/{pool:path}/hold": POOL,
+    "GET /pools/{pool:path}/lose": POOL,
+    "POST /pools/{pool:path}/lose": POOL,
+    "POST /pools/{pool:path}/spec": POOL,
+    "POST /maintainer/proposals/{plan}/approve": POOL,
+    "POST /maintainer/proposals/{plan}/reject": POOL,
+    "PUT /api/v1/pools/{pool:resource}": POOL,
+    "POST /api/v1/pools/{pool:path}/plans": POOL,
+    "POST /api/v1/pools/{pool:path}/hold": POOL,
+    "POST /api/v1/pools/{pool:path}/lose": POOL,
+    "POST /api/v1/plans/{plan}/apply": POOL,
+    "POST /api/v1/maintainer/proposals/{plan}/approve": POOL,
+    "POST /api/v1/maintainer/proposals/{plan}/reject": POOL,
+    "GET /flows/{flow:path}/pause": RUN,
+    "POST /flows/{flow:path}/pause": RUN,
+    "POST /flows/{flow:path}/resume": RUN,
+    "GET /flows/{flow:path}/plugins": RUN,
+    "POST /flows/{flow:path}/plugins": RUN,
+    "GET /policies/{policy:path}/sampler": RUN,
+    "POST /policies/{policy:path}/sampler": RUN,
+    "POST /api/v1/flows/{flow:path}/pause": RUN,
+    "POST /api/v1/flows/{flow:path}/resume": RUN,
+    "POST /api/v1/flows/{flow:path}/plugins": RUN,
+    "POST /api/v1/policies/{policy:path}/sampler": RUN,
+    "GET /launches/{name}/stop": RUN,
+    "POST /launches/{name}/stop": RUN,
+    "POST /launches/{name}/resume": RUN,
+    "POST /api/v1/launches/{name}/stop": RUN,
+    "POST /api/v1/launches/{name}/resume": RUN,
+    "POST /settings/providers/{provider:path}/test": RUN,
+    "POST /api/v1/providers/{provider:path}/test": RUN,
+    "POST /maintainer/mode": RUN,
+    "PUT /api/v1/maintainer/mode": RUN,
+    "GET /kill": RUN,
+    "POST /kill": RUN,
+    "PUT /api/v1/kill-switch": RUN,
+}
+"""What a grant of the role must cover for the route to be open; all other routes want the role everywhere."""
+
+HERE = "reverse-0001"
+"""The run that the fake dataflow reports."""
+
+GRANTED: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
+    "an agent of the run": ("agent", RUN, ((HERE, ""),)),
+    "an operator of the run": ("operator", RUN, ((HERE, ""),)),
+    "an admin of the run": ("admin", RUN, ((HERE, ""),)),
+    "an agent of the pools": ("agent", POOL, ((HERE, "eu"), (HERE, "local"))),
+    "an operator of the pools": ("operator", POOL, ((HERE, "eu"), (HERE, "local"))),
+    "an admin of the pools": ("admin", POOL, ((HERE, "eu"), (HERE, "local"))),
+    "an admin elsewhere": ("admin", "", ((HERE, "us"), ("other", ""), ("other", "eu"), ("other", "local"))),
+}
+"""Role, how far it reaches, and where it was granted."""
+
+
+@pytest.mark.parametrize("who", GRANTED)
+async def test_a_grant_opens_what_it_covers_and_nothing_else(fake: FakeControlPlane, tmp_path: Path, who: str) -> None:
+    role, reach, places = GRANTED[who]
+    async with (
+        fake.serving() as dataflow,
+        running_fleet(tmp_path / "fleet", nodes=2) as fleet,
+        running_web(tmp_path, dataflow, fleet=fleet.address) as web,
+        web.logged_in() as admin,
+        web.in_role(admin, "viewer") as viewer,
+    ):
+        await web.until_fed()
+        for run, pool in places:
+            await give(admin, role=role, run=run, pool=pool)
+        planned = await admin.post("/pools/eu/plans", data={"target": "3", "reason": "for the test"})
+        named = {
+            "pool": "eu",
+            "node": "n0",
+            "plan": planned.headers["location"].rpartition("/")[2],
+            "name": HERE,
+        }
+        for name, roles in TABLE.items():
+            method, path = name.split(" ")
+            if method == "WEBSOCKET" or name == "POST /logout":
+                continue
+            path = re.sub(r"{(\w+)(:\w+)?}", lambda found: named.get(found[1], "999"), path)
+            asks = {"params": {"node": "n0"}} if path == "/nodes/drain" else {}
+            answer = await viewer.request(method, path, **asks)  # type: ignore[arg-type] # a query
+            covers = reach and (SCOPES.get(name) == POOL or SCOPES.get(name) == reach)
+            is_open = "viewer" in roles or bool(covers and role in roles)
+            assert _is_refused(answer) is not is_open, f"{who}: {name}: {answer.status_code} {answer.text[:300]}"
+
+
+async def give(admin: httpx.AsyncClient, *, role: str, run: str, pool: str = "", holder: str = "2") -> None:
+    """Have the second user (or a token) have a role there."""
+    form = {"holder": holder, "role": role, "place": run, "pool": pool, "reason": "for the test"}
+    answer = await admin.post("/settings/grants", data=form)
+    assert "Granted" in await flash_of(admin, answer)
 
 
 def test_the_table_names_every_route_there_is() -> None:
@@ -287,9 +400,9 @@ def test_a_route_that_does_not_say_what_it_needs_is_not_served() -> None:
 
     declared = needs(Need.OPERATE)(open_to_all)
     table = Needs([Route("/open", declared, methods=["POST"])])
-    assert table.of({"type": "http", "method": "POST", "path": "/open", "headers": []}) is Need.OPERATE
-    assert table.of({"type": "http", "method": "DELETE", "path": "/open", "headers": []}) is Need.OPERATE
-    assert table.of({"type": "http", "method": "GET", "path": "/nowhere", "headers": []}) is Need.READ
+    assert table.of({"type": "http", "method": "POST", "path": "/open", "headers": []}).need is Need.OPERATE
+    assert table.of({"type": "http", "method": "DELETE", "path": "/open", "headers": []}).need is Need.OPERATE
+    assert table.of({"type": "http", "method": "GET", "path": "/nowhere", "headers": []}).need is Need.READ
 
 
 def test_an_agent_is_an_operator_that_approves_nothing() -> None:

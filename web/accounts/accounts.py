@@ -6,6 +6,7 @@ from starlette.datastructures import Headers
 
 from astraflow.runtime.clock import Clock
 from web.accounts.attempts import Attempts
+from web.accounts.grants import Grants
 from web.accounts.provider import Provider
 from web.accounts.sessions import Sessions
 from web.accounts.sign_on import SignOn
@@ -26,6 +27,7 @@ class Accounts:
     sessions: Sessions
     users: Users
     tokens: Tokens
+    grants: Grants
     attempts: Attempts
     sign_on: SignOn | None
     """None when no provider is configured."""
@@ -48,6 +50,7 @@ def open_accounts(database: Database, *, clock: Clock, trail: Trail, provider: P
         sessions=sessions,
         users=Users(vault, sessions),
         tokens=Tokens(vault),
+        grants=Grants(vault),
         attempts=Attempts(clock),
         sign_on=SignOn(vault, sessions, provider) if provider else None,
     )

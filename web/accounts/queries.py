@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, and_, func, or_, update
 from sqlmodel import Session, col, delete, select
 
-from web.tables import ApiToken, BrowserSession, LoginToken, User
+from web.places import Grant, Place
+from web.roles import Role
+from web.tables import ApiToken, BrowserSession, LoginToken, RoleGrant, User
 
 
-def id_of(user: User) -> int:
-    """The id of a user who is in the database."""
-    if user.id is None:
-        raise RuntimeError("a flushed user has an id")
-    return user.id
+def id_of(row: User | RoleGrant) -> int:
+    """The id of a row that is in the database."""
+    if row.id is None:
+        raise RuntimeError("a flushed row has an id")
+    return row.id
 
 
 def users(session: Session) -> Sequence[User]:
@@ -72,10 +74,15 @@ def open_sessions(session: Session, *, now: float, user_id: int | None) -> Seque
 def token_user(session: Session, token_hash: str, *, now: float) -> tuple[ApiToken, User] | None:
     """A token that is good, and whose it is."""
     row = session.exec(select(ApiToken).where(ApiToken.token_hash == token_hash)).one_or_none()
-    if row is None or row.revoked_at is not None or row.expires_at <= now:
+    if row is None or not is_good(row, now):
         return None
     user = session.get(User, row.user_id)
     return None if user is None or user.disabled_at is not None else (row, user)
+
+
+def is_good(token: ApiToken, now: float) -> bool:
+    """Whether it was neither revoked nor has expired."""
+    return token.revoked_at is None and token.expires_at > now
 
 
 def tokens(session: Session, *, now: float, user_id: int | None) -> Sequence[tuple[ApiToken, User]]:
@@ -86,6 +93,43 @@ def tokens(session: Session, *, now: float, user_id: int | None) -> Sequence[tup
     if user_id is not None:
         query = query.where(ApiToken.user_id == user_id)
     return [(row, user) for row, user in session.exec(query.order_by(col(ApiToken.created_at).desc()))]
+
+
+def grants_of(session: Session, user_id: int, *, token_id: int | None = None) -> tuple[Grant, ...]:
+    """What a user has at some places; or, with a token's id, what that token has."""
+    query = select(RoleGrant).where(RoleGrant.user_id == user_id, _is_of(token_id)).order_by(col(RoleGrant.id))
+    found = ((Role.named(row.role), row) for row in session.exec(query))
+    return tuple(Grant(role=role, place=Place(run=row.run, pool=row.pool)) for role, row in found if role is not None)
+
+
+def granted(session: Session, *, now: float) -> Sequence[tuple[RoleGrant, User, ApiToken | None]]:
+    """All grants, by user, run and pool; those of tokens that are not good any more are left out."""
+    is_good_token = and_(col(ApiToken.revoked_at).is_(None), col(ApiToken.expires_at) > now)
+    query = (
+        select(RoleGrant, User, ApiToken)
+        .join(User, col(RoleGrant.user_id) == col(User.id))
+        .outerjoin(ApiToken, col(RoleGrant.token_id) == col(ApiToken.id))
+        .where(or_(col(RoleGrant.token_id).is_(None), is_good_token))
+        .order_by(User.name, RoleGrant.run, RoleGrant.pool, col(RoleGrant.id))
+    )
+    return [(grant, user, token) for grant, user, token in session.exec(query)]
+
+
+def number_of_grants(session: Session, user_id: int) -> int:
+    """Of a user and all their tokens."""
+    return session.exec(select(func.count()).select_from(RoleGrant).where(RoleGrant.user_id == user_id)).one()
+
+
+def grant_at(session: Session, user_id: int, token_id: int | None, place: Place) -> RoleGrant | None:
+    """What somebody has at exactly this place."""
+    query = select(RoleGrant).where(
+        RoleGrant.user_id == user_id, _is_of(token_id), RoleGrant.run == place.run, RoleGrant.pool == place.pool
+    )
+    return session.exec(query).first()
+
+
+def _is_of(token_id: int | None) -> ColumnElement[bool]:
+    return col(RoleGrant.token_id).is_(None) if token_id is None else col(RoleGrant.token_id) == token_id
 
 
 def end_sessions_of(session: Session, user_id: int, *, now: float, but: str = "") -> None:

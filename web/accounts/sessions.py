@@ -10,6 +10,7 @@ from web.accounts import queries
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
 from web.audit import Author, Deed
+from web.places import Grant
 from web.roles import Role
 from web.settings import SESSION_S
 from web.tables import BrowserSession, LoginToken, User
@@ -88,14 +89,23 @@ class Sessions:
         if not cookie:
             return None
         digest, now = self._vault.digest(cookie), self._vault.clock.wall()
-        user = await self._vault.database.look(lambda session: queries.session_user(session, digest, now=now))
-        role = Role.named(user.role) if user else None
-        if user is None or role is None:
+
+        def read(session: Session) -> tuple[User, tuple[Grant, ...]] | None:
+            user = queries.session_user(session, digest, now=now)
+            return (user, queries.grants_of(session, queries.id_of(user))) if user is not None else None
+
+        found = await self._vault.database.look(read)
+        if found is None:
+            return None
+        user, grants = found
+        role = Role.named(user.role)
+        if role is None:
             return None
         return Viewer(
             user_id=queries.id_of(user),
             name=user.name,
             role=role,
+            grants=grants,
             came_from=came_from,
             session=digest,
             form_token=self._vault.digest(f"forms of {cookie}"),

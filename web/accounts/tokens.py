@@ -10,6 +10,7 @@ from web.accounts import queries
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
 from web.audit import Deed
+from web.places import Grant
 from web.roles import MAY, Role
 from web.tables import ApiToken, User
 
@@ -38,7 +39,7 @@ class Tokens:
             raise InvalidInput(f"a token has a name of up to {LONGEST_NAME} characters that says what it is for")
         if not 1 <= days <= LONGEST_DAYS:
             raise InvalidInput(f"a token is good for 1 to {LONGEST_DAYS} days")
-        if not MAY[scope] <= MAY[viewer.role]:
+        if not MAY[scope] <= MAY[viewer.most]:
             raise InvalidInput(f"a token of {viewer.name} cannot have the scope {scope.value}: the role is less")
         token, now = PREFIX + secrets.token_urlsafe(32), self._vault.clock.wall()
 
@@ -66,10 +67,19 @@ class Tokens:
         if not token.startswith(PREFIX):
             return None
         digest, now = self._vault.digest(token), self._vault.clock.wall()
-        found = await self._vault.database.look(lambda session: queries.token_user(session, digest, now=now))
+
+        def read(session: Session) -> tuple[ApiToken, User, tuple[Grant, ...], tuple[Grant, ...]] | None:
+            found = queries.token_user(session, digest, now=now)
+            if found is None:
+                return None
+            row, user = found
+            user_id = queries.id_of(user)
+            return row, user, queries.grants_of(session, user_id), queries.grants_of(session, user_id, token_id=row.id)
+
+        found = await self._vault.database.look(read)
         if found is None:
             return None
-        row, user = found
+        row, user, grants, scope_grants = found
         role, scope = Role.named(user.role), Role.named(row.scope)
         if role is None or scope is None:
             return None
@@ -78,6 +88,8 @@ class Tokens:
             name=user.name,
             role=role,
             scope=scope,
+            grants=grants,
+            scope_grants=scope_grants,
             via=f"token {row.name}",
             came_from=came_from,
         )

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from web.audit import Author
-from web.roles import Need, Role
+from web.places import EVERYWHERE, Grant, Place, lesser, role_there
+from web.roles import RANKS, Need, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +24,44 @@ class Viewer:
     form_token: str = ""
     """What every form of this session carries, so that no other page can send it."""
 
-    def may(self, need: Need) -> bool:
-        """Whether both the user's role and the token's scope have it. Tokens do not look after accounts."""
-        if self.scope is None:
-            return self.role.may(need)
-        return need is not Need.OWN and self.role.may(need) and self.scope.may(need)
+    grants: tuple[Grant, ...] = ()
+    """What the user has at some places, besides the role."""
+    scope_grants: tuple[Grant, ...] = ()
+    """The same of the token, besides its scope."""
+    at: Place = EVERYWHERE
+    """What the request is about: the guard says so."""
+
+    def own_role(self, place: Place = EVERYWHERE) -> Role:
+        """The user's at a place, whatever the token may."""
+        return role_there(self.role, self.grants, place)
+
+    def role_at(self, place: Place = EVERYWHERE) -> Role:
+        """In which they act at a place: what the user and the token both have there."""
+        own = self.own_role(place)
+        return own if self.scope is None else lesser(own, role_there(self.scope, self.scope_grants, place))
+
+    def may(self, need: Need, *, run: str = "", pool: str = "") -> bool:
+        """Whether they have it there; with neither run nor pool, everywhere. Tokens do not look after accounts."""
+        if self.scope is not None and need is Need.OWN:
+            return False
+        return self.role_at(Place(run=run, pool=pool)).may(need)
+
+    def may_somewhere(self, need: Need, *, run: str) -> bool:
+        """Whether they have it on some pool of a run, at least."""
+        places = [grant.place for grant in (*self.grants, *self.scope_grants) if grant.place.run == run]
+        return any(self.role_at(place).may(need) for place in (Place(run=run), *places))
+
+    @property
+    def most(self) -> Role:
+        """The most that the user has anywhere: no token of theirs needs more scope."""
+        return max([self.role, *(grant.role for grant in self.grants)], key=RANKS.index)
 
     @property
     def can_operate(self) -> bool:
-        """Whether what steers a run is shown to them."""
+        """Whether what steers every run is shown to them."""
         return self.may(Need.OPERATE)
 
     @property
     def author(self) -> Author:
         """As the audit names them."""
-        return Author(name=self.name, role=(self.scope or self.role).value, via=self.via, came_from=self.came_from)
+        return Author(name=self.name, role=self.role_at(self.at).value, via=self.via, came_from=self.came_from)

@@ -64,7 +64,7 @@ def _actions(viewer: Viewer, report: Report | None, *, has_fleet: bool) -> list[
         Entry(group="Action", label="Next theme", href="/settings", keys="t", press="t"),
         Entry(group="Action", label="Keys", href="/keys", keys="?", press="?"),
     ]
-    if viewer.may(Need.OPERATE):
+    if viewer.may(Need.OPERATE, run=report.run if report else ""):
         for flow in report.flows if report else ():
             if not flow.is_paused:
                 path = f"/flows/{quote(flow.id, safe='')}/pause"

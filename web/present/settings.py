@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from web.accounts.grants import Holding, holder
 from web.accounts.sessions import ADMIN
 from web.accounts.viewer import Viewer
 from web.roles import MAY, Need, Role
@@ -50,6 +51,23 @@ class UserRow:
     """Nobody changes who starts the process, or themselves."""
     is_local: bool
     created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRow:
+    """A role that somebody has on a run or a pool."""
+
+    id: int
+    holder: str
+    """A user, or one of their tokens."""
+    role: str
+    run: str
+    pool: str
+    """Empty for all of the run."""
+    by: str
+    created_at: float
+    is_fixed: bool
+    """The viewer's own: nobody changes their own rights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +128,34 @@ def user_rows(found: Sequence[User], *, viewer: Viewer) -> list[UserRow]:
     ]
 
 
+def grant_rows(found: Sequence[Holding], *, viewer: Viewer) -> list[GrantRow]:
+    """In the order found."""
+    return [
+        GrantRow(
+            id=row.id or 0,
+            holder=holder(user, token),
+            role=row.role,
+            run=row.run,
+            pool=row.pool,
+            by=row.granted_by,
+            created_at=row.created_at,
+            is_fixed=token is None and user.id == viewer.user_id,
+        )
+        for row, user, token in found
+    ]
+
+
+def grantees(
+    users: Sequence[User], tokens: Sequence[tuple[ApiToken, User]], *, viewer: Viewer
+) -> list[tuple[str, str]]:
+    """Who can be granted something: as the form sends them, and in words; users first."""
+    people = [user for user in users if user.name != ADMIN and user.id != viewer.user_id and user.disabled_at is None]
+    return [
+        *((f"{user.id}", user.name) for user in people),
+        *((f"{user.id}:{token.id}", holder(user, token)) for token, user in tokens),
+    ]
+
+
 def need_rows() -> list[NeedRow]:
     """What each role may do, in the order of `Role`."""
     shown = [need for need in Need if need is not Need.NOTHING]
@@ -119,7 +165,7 @@ def need_rows() -> list[NeedRow]:
 def scopes(viewer: Viewer) -> list[str]:
     """Scopes that a token of this viewer can have, least first."""
     order = (Role.VIEWER, Role.AGENT, Role.OPERATOR, Role.ADMIN)
-    return [role.value for role in order if MAY[role] <= MAY[viewer.role]]
+    return [role.value for role in order if MAY[role] <= MAY[viewer.most]]
 
 
 def browser_name(agent: str) -> str:

@@ -19,7 +19,7 @@ from web.fleet_acts import form_key
 from web.parts import Parts, PartsOf, ViewerOf
 from web.plugin_form import PluginForm, differs, flow_form, sampler_form, wanted_filters, wanted_single
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import NO_REASON, told
 
 router = APIRouter()
@@ -31,7 +31,7 @@ MOST_FIELDS = 100
 
 
 @router.get("/flows/{flow:path}/pause")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def ask_pause(request: Request, parts: PartsOf, flow: str, back: Back = "") -> Response:
     """Say what pausing would do, and ask."""
     return parts.pages.page(
@@ -52,28 +52,28 @@ async def ask_pause(request: Request, parts: PartsOf, flow: str, back: Back = ""
 
 
 @router.post("/flows/{flow:path}/pause")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def pause(parts: PartsOf, viewer: ViewerOf, flow: str, back: Back = "", reason: str = Form("")) -> Response:
     """Stop issuing."""
     return await _set(parts, flow, is_paused=True, viewer=viewer, reason=reason, back=back)
 
 
 @router.post("/flows/{flow:path}/resume")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def resume(parts: PartsOf, viewer: ViewerOf, flow: str, back: Back = "", reason: str = Form("")) -> Response:
     """Go on issuing."""
     return await _set(parts, flow, is_paused=False, viewer=viewer, reason=reason, back=back)
 
 
 @router.get("/flows/{flow:path}/plugins")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def ask_plugins(request: Request, parts: PartsOf, flow: str) -> Response:
     """The form: which selector and filters are in force, and which are wanted."""
     return _form_page(request, parts, flow_form(_flow(parts, flow), action=request.url.path))
 
 
 @router.post("/flows/{flow:path}/plugins")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def change_plugins(request: Request, parts: PartsOf, viewer: ViewerOf, flow: str) -> Response:
     """Plan what differs from what is to come."""
     form, now = await _fields(request), _flow(parts, flow)
@@ -93,14 +93,14 @@ async def change_plugins(request: Request, parts: PartsOf, viewer: ViewerOf, flo
 
 
 @router.get("/policies/{policy:path}/sampler")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def ask_sampler(request: Request, parts: PartsOf, policy: str) -> Response:
     """The same for the sampler of a policy's stream."""
     return _form_page(request, parts, sampler_form(_stream(parts, policy), action=request.url.path))
 
 
 @router.post("/policies/{policy:path}/sampler")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def change_sampler(request: Request, parts: PartsOf, viewer: ViewerOf, policy: str) -> Response:
     """Plan it if it differs."""
     form, now = await _fields(request), _stream(parts, policy)

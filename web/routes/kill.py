@@ -13,7 +13,7 @@ from web.flash import Flash
 from web.parts import PartsOf, ViewerOf
 from web.present.pools import fleet_view
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import told
 
 router = APIRouter()
@@ -23,7 +23,7 @@ HELD = "held on the page"
 
 
 @router.get("/kill")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def ask(request: Request, parts: PartsOf) -> Response:
     """Say what it does, and ask: where there are no scripts, or whoever does not hold the button, comes here."""
     return parts.pages.page(
@@ -38,7 +38,7 @@ async def ask(request: Request, parts: PartsOf) -> Response:
 
 
 @router.post("/kill")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def switch(
     parts: PartsOf,
     viewer: ViewerOf,

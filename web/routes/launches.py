@@ -14,7 +14,7 @@ from web.launching.launcher import LaunchOptions, tail
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import NO_REASON, told
 
 router = APIRouter()
@@ -88,7 +88,7 @@ async def log(parts: PartsOf, name: str, program: str = "launch", after: int | N
 
 
 @router.get("/launches/{name}/stop")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.LAUNCH)
 async def ask_stop(request: Request, parts: PartsOf, name: str) -> Response:
     """Say what stopping does, and ask."""
     launched = await parts.launcher.launch(name)
@@ -110,7 +110,7 @@ async def ask_stop(request: Request, parts: PartsOf, name: str) -> Response:
 
 
 @router.post("/launches/{name}/stop")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.LAUNCH)
 async def stop(parts: PartsOf, viewer: ViewerOf, name: str, reason: str = Form("")) -> Response:
     """Ask it to end."""
     try:
@@ -121,7 +121,7 @@ async def stop(parts: PartsOf, viewer: ViewerOf, name: str, reason: str = Form("
 
 
 @router.post("/launches/{name}/resume")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.LAUNCH)
 async def resume(parts: PartsOf, viewer: ViewerOf, name: str) -> Response:
     """Let it go on where it was."""
     try:

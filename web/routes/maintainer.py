@@ -19,7 +19,7 @@ from web.present.maintainer import MODE_TEXTS, maintainer_view, note_rows, propo
 from web.present.pools import fleet_view
 from web.present.shell import shell
 from web.present.transcript import transcript_sheet, transcript_view
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import told
 
 router = APIRouter()
@@ -132,7 +132,7 @@ async def show_proposal(request: Request, parts: PartsOf, plan: PlanName) -> Res
 
 
 @router.post("/maintainer/proposals/{plan}/approve")
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.PLAN)
 async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
     """Have it done."""
 
@@ -145,7 +145,7 @@ async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = "
 
 
 @router.post("/maintainer/proposals/{plan}/reject")
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.PLAN)
 async def reject(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
     """Say no, and why."""
 
@@ -159,7 +159,7 @@ async def reject(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = ""
 
 
 @router.post("/maintainer/mode")
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.RUN)
 async def set_mode(
     parts: PartsOf,
     viewer: ViewerOf,

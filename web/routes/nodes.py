@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, NotPermitted
 from astraflow.contract.ids import NodeId
 from web.audit import Deed
 from web.exports import Ending, sheet_answer
@@ -19,13 +19,15 @@ from web.history.samples import NODE_VALUES, node_subject
 from web.launching.launcher import UnknownRun
 from web.node_table import NodeQuery
 from web.parts import Parts, PartsOf, ViewerOf
+from web.places import Place
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, cell_words, heat_map
 from web.present.node import node_page
 from web.present.nodes import nodes_sheet, nodes_view
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import reason_of, steered, told
+from web.subjects import pools_of_nodes
 
 router = APIRouter()
 
@@ -95,7 +97,7 @@ async def at(request: Request, parts: PartsOf, place: Annotated[int, Query(ge=0,
 
 
 @router.get("/nodes/drain")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.NODE)
 async def ask_drain_some(
     request: Request, parts: PartsOf, node: Annotated[list[str] | None, Query(max_length=MOST_DRAINED)] = None
 ) -> Response:
@@ -104,7 +106,7 @@ async def ask_drain_some(
 
 
 @router.post("/nodes/drain")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.NODE)
 async def drain_some(
     parts: PartsOf,
     viewer: ViewerOf,
@@ -113,10 +115,14 @@ async def drain_some(
 ) -> Response:
     """Ask each of these to finish and leave. One that cannot be asked does not keep the others from it."""
     limit, failed = asyncio.Semaphore(AT_ONCE), dict[str, str]()
+    asked = list(dict.fromkeys(node or ()))
+    pools = dict(zip(asked, pools_of_nodes(parts.state, asked), strict=True))
 
     async def ask(one: str) -> None:
         deed = Deed(action="node.drain", target=one, reason=reason)
         try:
+            if not viewer.may(Need.OPERATE, run=parts.run, pool=pools[one]):  # a form that the guard read otherwise
+                raise NotPermitted(f"{viewer.name} may not drain nodes {Place(run=parts.run, pool=pools[one]).words}")
             async with limit:
                 await parts.control.drain_node(NodeId(one), actor=viewer.name, reason=reason_of(reason))
         except AstraFlowError as problem:
@@ -124,7 +130,6 @@ async def drain_some(
             deed = Deed(action=deed.action, target=one, reason=reason, result="failed", after={"problem": str(problem)})
         await parts.trail.note(viewer.author, deed)
 
-    asked = list(dict.fromkeys(node or ()))
     async with asyncio.TaskGroup() as tasks:
         for one in asked:
             tasks.create_task(ask(one))
@@ -132,14 +137,14 @@ async def drain_some(
 
 
 @router.get("/nodes/{node:path}/drain")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.NODE)
 async def ask_drain(request: Request, parts: PartsOf, node: str) -> Response:
     """The same for one."""
     return await _ask_drain(request, parts, [node], back=node_path(node))
 
 
 @router.post("/nodes/{node:path}/drain")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.NODE)
 async def drain(parts: PartsOf, viewer: ViewerOf, node: str, reason: Annotated[str, Form()] = "") -> Response:
     """Ask the node to finish and leave."""
     asked = parts.control.drain_node(NodeId(node), actor=viewer.name, reason=reason_of(reason))
@@ -198,7 +203,12 @@ async def _node(parts: Parts, node: str) -> dict[str, Any]:
             lambda session: reading.rows(session, run_id, subject, NODE_VALUES, since=since, at_most=CHART_ROWS)
         )
     view = node_page(row, table, parts.nodes.machines.get(row.name), history)
-    return {"node": view, "cells": _cells(parts) | view.cells, "log": await _log_of(parts, row.name)}
+    return {
+        "node": view,
+        "pool": row.node.facts.pool,
+        "cells": _cells(parts) | view.cells,
+        "log": await _log_of(parts, row.name),
+    }
 
 
 async def _log_of(parts: Parts, name: str) -> str:

@@ -58,9 +58,8 @@ async def show_event(request: Request, parts: PartsOf, ordinal: int) -> Response
 def _losable(parts: Parts, viewer: Viewer) -> list[str]:
     """Pools of which nodes can be lost on the viewer's word: a simulated fault."""
     status = parts.fleet_state.status
-    if status is None or not viewer.may(Need.ADMINISTER):
-        return []
-    return [pool.spec.id for pool in status.pools if pool.can_lose]
+    pools = [pool.spec.id for pool in status.pools if pool.can_lose] if status else []
+    return [pool for pool in pools if viewer.may(Need.ADMINISTER, run=parts.run, pool=pool)]
 
 
 async def _happening(parts: Parts, ordinal: int) -> Happening | None:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Instance, KillScope, PlanId, PlanRequest, Pool, Role
+from astraflow.contract.fleet import Instance, KillScope, Plan, PlanId, PlanRequest, Pool, Role
 from astraflow.contract.ids import PoolId
 from web import fleet_acts
 from web.accounts.viewer import Viewer
@@ -30,7 +30,7 @@ from web.present.pools import (
 )
 from web.present.shell import shell
 from web.present.what_if import what_if_view
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import told
 from web.what_if import compared
 
@@ -66,29 +66,24 @@ async def take(parts: PartsOf, ending: Ending) -> Response:
 
 
 @router.get("/pools/{pool:path}/plans/{plan}")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.PLAN)
 async def show_plan(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str, plan: str) -> Response:
     """What applying a plan would do, and the question whether to."""
-    known = parts.shelf.plans.get(PlanId.known(plan))
-    if known is None or known.request.pool != pool:
-        raise HTTPException(404, "That plan is not known (any more): plans are good for five minutes. Plan again.")
-    may_apply = _may_apply(
-        viewer, known.needs_approval, is_kill=known.request.is_kill, planner=known.request.actor.role
-    )
+    known = _plan(parts, pool, plan)
     return parts.pages.page(
         request,
         "pools/plan.html",
         page="pools",
         shell=shell(parts.state, parts.settings),
         view=plan_view(known, parts.fleet_state.pool(pool)),
-        may_apply=may_apply,
+        may_apply=_may_apply(parts, viewer, known),
         admins=await parts.accounts.users.admins(),
         key=fleet_acts.form_key("apply", plan),
     )
 
 
 @router.post("/pools/{pool:path}/plans/{plan}/apply")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.PLAN)
 async def apply(
     parts: PartsOf,
     viewer: ViewerOf,
@@ -99,11 +94,11 @@ async def apply(
     reason: Reason = "",
 ) -> Response:
     """Carry it out."""
-    known = parts.shelf.plans.get(PlanId.known(plan))
-    if known is not None and plan_view(known, None).asks_name and name.strip() != known.request.pool:
+    known = _plan(parts, pool, plan)
+    if plan_view(known, None).asks_name and name.strip() != known.request.pool:
         text = f"Nothing was done: type the name of the pool, {known.request.pool}, to do that"
         return told(Flash(text=text, tone="bad"), back=f"{_path(pool)}/plans/{plan}")
-    reason = reason.strip() or (known.request.reason if known else "")
+    reason = reason.strip() or known.request.reason
 
     async def asked() -> str:
         done = await fleet_acts.apply_plan(parts, viewer, PlanId(plan), key=key, reason=reason)
@@ -113,7 +108,7 @@ async def apply(
 
 
 @router.post("/pools/{pool:path}/plans")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.POOL)
 async def plan(
     parts: PartsOf,
     viewer: ViewerOf,
@@ -125,7 +120,11 @@ async def plan(
     """Ask what a size would mean, and show that."""
     try:
         request = PlanRequest(
-            pool=PoolId(pool), actor=fleet_acts.actor_of(viewer), reason=reason, target=target, is_kill=is_kill
+            pool=PoolId(pool),
+            actor=fleet_acts.actor_of(parts, viewer, pool=pool),
+            reason=reason,
+            target=target,
+            is_kill=is_kill,
         )
         made = await fleet_acts.plan_change(parts, request)
     except AstraFlowError as problem:
@@ -134,7 +133,7 @@ async def plan(
 
 
 @router.get("/pools/{pool:path}/drain-all")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.POOL)
 async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response:
     """Say what ending a whole pool means, and ask."""
     known = _pool(parts, pool)
@@ -150,7 +149,7 @@ async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response
 
 
 @router.get("/pools/{pool:path}/lose")
-@needs(Need.ADMINISTER)
+@needs(Need.ADMINISTER, on=On.POOL)
 async def ask_lose(request: Request, parts: PartsOf, pool: str, back: Literal["", "overview"] = "") -> Response:
     """Say what the simulated fault does, and ask."""
     known = _pool(parts, pool)
@@ -167,7 +166,7 @@ async def ask_lose(request: Request, parts: PartsOf, pool: str, back: Literal[""
 
 
 @router.post("/pools/{pool:path}/lose")
-@needs(Need.ADMINISTER)
+@needs(Need.ADMINISTER, on=On.POOL)
 async def lose(
     parts: PartsOf,
     viewer: ViewerOf,
@@ -189,7 +188,7 @@ async def lose(
 
 
 @router.post("/pools/{pool:path}/hold")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.POOL)
 async def hold(
     parts: PartsOf,
     viewer: ViewerOf,
@@ -238,7 +237,7 @@ async def what_if(
 
 
 @router.post("/pools/{pool:path}/spec")
-@needs(Need.ADMINISTER)
+@needs(Need.ADMINISTER, on=On.POOL)
 async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
     """Other bounds, mode or spec; or, with `undo`, those of before."""
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
@@ -331,10 +330,20 @@ async def _told(asked: Any, *, if_failed: str, back: str) -> Response:
         return told(Flash(text=f"{if_failed}: {problem}", tone="bad"), back=back)
 
 
-def _may_apply(viewer: Viewer, needs_approval: bool, *, is_kill: bool, planner: Role) -> bool:
+def _plan(parts: Parts, pool: str, plan: str) -> Plan:
+    """The plan of that pool. Raises: HTTPException for one that is not known, or was made for another pool."""
+    known = parts.shelf.plans.get(PlanId.known(plan))
+    if known is None or known.request.pool != pool:
+        raise HTTPException(404, "That plan is not known (any more): plans are good for five minutes. Plan again.")
+    return known
+
+
+def _may_apply(parts: Parts, viewer: Viewer, plan: Plan) -> bool:
     """As the fleet service will say: this only chooses what the page offers."""
-    is_admin = viewer.may(Need.ADMINISTER)
-    if is_kill:
+    pool = plan.request.pool
+    is_admin = viewer.may(Need.ADMINISTER, run=parts.run, pool=pool)
+    if plan.request.is_kill:
         return is_admin
-    is_of_program = planner in (Role.AGENT, Role.RULE)
-    return not needs_approval or is_admin or (viewer.may(Need.APPROVE) and is_of_program)
+    is_of_program = plan.request.actor.role in (Role.AGENT, Role.RULE)
+    may_approve = viewer.may(Need.APPROVE, run=parts.run, pool=pool) and is_of_program
+    return not plan.needs_approval or is_admin or may_approve

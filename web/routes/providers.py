@@ -8,7 +8,7 @@ from web import fleet_acts
 from web.flash import Flash
 from web.parts import PartsOf, ViewerOf
 from web.present.providers import outcome
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.steering import told
 
 router = APIRouter()
@@ -17,7 +17,7 @@ BACK = "/settings#providers"
 
 
 @router.post("/settings/providers/{provider:path}/test")
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def test(parts: PartsOf, viewer: ViewerOf, provider: str) -> Response:
     """Ask it whether it would do its part. Nothing is started; what it said stands on the page."""
     try:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from web.accounts.grants import GRANTED
 from web.accounts.viewer import Viewer
 from web.addresses import own_address
 from web.exporters import known_exports
@@ -13,7 +14,7 @@ from web.flash import Flash
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.exporters import exporters_view
 from web.present.providers import providers_view
-from web.present.settings import need_rows, scopes, session_rows, token_rows, user_rows
+from web.present.settings import grant_rows, grantees, need_rows, scopes, session_rows, token_rows, user_rows
 from web.present.shell import shell
 from web.providers import look
 from web.retention import LONGEST_DAYS, SHORTEST_DAYS
@@ -55,7 +56,7 @@ async def make_token(
 ) -> Response:
     """Make a token, and show it: this answer is the only place where it ever is."""
     try:
-        token = await parts.accounts.tokens.make(viewer, name=name, scope=_role(scope), days=days)
+        token = await parts.accounts.tokens.make(viewer, name=name, scope=role_of(scope), days=days)
     except AstraFlowError as problem:
         return _failed("No token was made", problem, at="tokens")
     return _secret(
@@ -112,7 +113,7 @@ async def add_user(
 ) -> Response:
     """Add a local user, and show the link with which they come in."""
     try:
-        link = await parts.accounts.users.add(name, _role(role), by=viewer, reason=reason)
+        link = await parts.accounts.users.add(name, role_of(role), by=viewer, reason=reason)
     except AstraFlowError as problem:
         return _failed("Nobody was added", problem, at="users")
     return _invitation(request, parts, name, link)
@@ -136,7 +137,7 @@ async def set_role(
 ) -> Response:
     """Give a user another role."""
     try:
-        name = await parts.accounts.users.set_role(user_id, _role(role), by=viewer, reason=reason)
+        name = await parts.accounts.users.set_role(user_id, role_of(role), by=viewer, reason=reason)
     except AstraFlowError as problem:
         return _failed("The role was left as it is", problem, at="users")
     return _done(f"{name} is {role} now", at="users")
@@ -184,6 +185,7 @@ async def set_retention(parts: PartsOf, viewer: ViewerOf, days: int = Form(0), r
 async def _page(request: Request, parts: Parts, viewer: Viewer) -> Response:
     accounts, is_admin = parts.accounts, viewer.may(Need.ADMINISTER)
     users = await accounts.users.all()
+    tokens = await accounts.tokens.of(viewer, of_all=is_admin)
     me = next(user for user in users if user.id == viewer.user_id)
     return parts.pages.page(
         request,
@@ -194,9 +196,14 @@ async def _page(request: Request, parts: Parts, viewer: Viewer) -> Response:
         has_password=me.password_hash is not None,
         is_local=me.identity is None,
         sessions=session_rows(await accounts.sessions.of(viewer, of_all=is_admin), viewer=viewer),
-        tokens=token_rows(await accounts.tokens.of(viewer, of_all=is_admin)),
+        tokens=token_rows(tokens),
         scopes=scopes(viewer),
         users=user_rows(users, viewer=viewer) if is_admin else [],
+        grants=grant_rows(await accounts.grants.all(), viewer=viewer) if is_admin else [],
+        grantees=grantees(users, tokens, viewer=viewer) if is_admin else [],
+        granted=[role.value for role in GRANTED],
+        followed=sorted({one.name for one in parts.followed.all} - {""}),
+        pools=[pool.id for pool in parts.state.report.pools] if parts.state.report else [],
         roles=[role.value for role in Role],
         needs=need_rows(),
         admins=await accounts.users.admins(),
@@ -220,7 +227,8 @@ async def _set_disabled(parts: Parts, viewer: Viewer, user_id: int, *, is_disabl
     return _done(f"{name} is locked out" if is_disabled else f"{name} may come in again", at="users")
 
 
-def _role(text: str) -> Role:
+def role_of(text: str) -> Role:
+    """The role of that name, as a form sends it. Raises: InvalidInput."""
     role = Role.named(text)
     if role is None:
         raise InvalidInput(f"there is no role {text[:40]!r}; known: {', '.join(role.value for role in Role)}")

@@ -4,6 +4,7 @@ from web.routes.api import (
     decisions,
     documents,
     flows,
+    grants,
     instances,
     launches,
     maintainer,
@@ -17,4 +18,4 @@ from web.routes.api import (
 
 _OF_RUNS = (runs, trajectories, launches)
 _OF_FLEETS = (pools, providers, instances, nodes, decisions, maintainer)
-ROUTERS = tuple(module.router for module in (*_OF_FLEETS, flows, reports, *_OF_RUNS, documents))
+ROUTERS = tuple(module.router for module in (*_OF_FLEETS, flows, reports, *_OF_RUNS, grants, documents))

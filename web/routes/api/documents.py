@@ -12,10 +12,11 @@ from web.parts import PartsOf
 from web.present.api import api_view
 from web.present.shell import shell
 from web.problems import Problem
-from web.roles import Need, least_role, need_of, needs
+from web.roles import Need, declared_of, least_role, needs
 from web.routes.api import (
     decisions,
     flows,
+    grants,
     instances,
     launches,
     maintainer,
@@ -31,7 +32,7 @@ from web.routes.api.terms import PREFIX
 router = APIRouter(prefix=PREFIX)
 
 _OF_FLEETS = (pools, providers, instances, nodes, flows, decisions, maintainer)
-_DOCUMENTED = (*_OF_FLEETS, reports, runs, trajectories, launches)
+_DOCUMENTED = (*_OF_FLEETS, reports, runs, trajectories, launches, grants)
 
 DESCRIPTION = (
     "Everything that the pages show and do. Show a token (`Authorization: Bearer TOKEN`, made under Settings) or a "
@@ -83,11 +84,13 @@ def document() -> dict[str, Any]:
 
 
 def _say_role(path: dict[str, Any], route: APIRoute) -> None:
-    role = least_role(need_of(route)).value
+    declared = declared_of(route)
+    role = least_role(declared.need).value
+    where = f" {declared.on.value}" if declared.on.value else ""
     for method in route.methods or ():
         operation = path[method.lower()]
         operation["x-role"] = role
-        operation["description"] = f"{operation.get('description', '')}\n\nNeeds role {role}.".strip()
+        operation["description"] = f"{operation.get('description', '')}\n\nNeeds role {role}{where}.".strip()
 
 
 def _without_defs(schema: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from web.parts import Parts, PartsOf, ViewerOf
 from web.present.dataflow import finding
 from web.present.stream_cards import pressure
 from web.report_json import plain
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Reason, refusals
 
@@ -151,21 +151,21 @@ async def flows(parts: PartsOf) -> dict[str, Any]:
 
 
 @router.post("/flows/{flow:path}/pause", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def pause(parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Issue no new group of a flow. What is leased is finished and kept."""
     return await _set(parts, viewer, flow, is_paused=True, key=key, reason=body.reason)
 
 
 @router.post("/flows/{flow:path}/resume", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def resume(parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Go on issuing."""
     return await _set(parts, viewer, flow, is_paused=False, key=key, reason=body.reason)
 
 
 @router.post("/flows/{flow:path}/plugins", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def flow_plugins(
     parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: FlowPluginsAsked, key: Key
 ) -> dict[str, Any]:
@@ -185,7 +185,7 @@ async def flow_plugins(
 
 
 @router.post("/policies/{policy:path}/sampler", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def sampler(parts: PartsOf, viewer: ViewerOf, policy: PolicyName, body: SamplerAsked, key: Key) -> dict[str, Any]:
     """Have another sampler make the batches of a policy, from the next version on. 409 as for a flow's."""
     found = _stream(_report(parts), policy).policy

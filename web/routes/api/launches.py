@@ -10,7 +10,7 @@ from astraflow.contract.errors import InvalidInput
 from web.launching import acts
 from web.launching.launcher import LOG, Launch, LaunchOptions, UnknownRun, tail
 from web.parts import PartsOf, ViewerOf
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, Reason, refusals
 
@@ -155,7 +155,7 @@ async def one(parts: PartsOf, name: RunName) -> dict[str, Any]:
 
 
 @router.post("/launches/{name}/stop", status_code=202, response_model=LaunchAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.LAUNCH)
 async def stop(parts: PartsOf, viewer: ViewerOf, name: RunName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Ask it to end: its nodes hand back what they have, and it can be resumed. 409 when it has ended."""
     await acts.stop(parts, viewer, name, reason=body.reason, key=key)
@@ -163,7 +163,7 @@ async def stop(parts: PartsOf, viewer: ViewerOf, name: RunName, body: ReasonOnly
 
 
 @router.post("/launches/{name}/resume", status_code=202, response_model=LaunchAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.LAUNCH)
 async def resume(parts: PartsOf, viewer: ViewerOf, name: RunName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Let it go on where it was. 409 while it goes on, or when it never began."""
     try:

@@ -11,7 +11,7 @@ from astraflow.contract.maintenance import MaintainerMode
 from web import fleet_acts, maintainer_acts
 from web.maintainer_watch import MaintainerLook
 from web.parts import Parts, PartsOf, ViewerOf
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.fleet_terms import AppliedAnswer, applied_answer
@@ -44,7 +44,7 @@ async def maintainer(parts: PartsOf) -> dict[str, Any]:
 
 
 @router.put("/mode", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.RUN)
 async def set_mode(parts: PartsOf, viewer: ViewerOf, body: ModeAsked, key: Key) -> dict[str, Any]:
     """Say how far it may go. It hears of it within a second; a wake that is under way ends when the mode is `off`."""
     mode = MaintainerMode(body.mode)
@@ -69,7 +69,7 @@ async def proposal(parts: PartsOf, plan: PlanName) -> dict[str, Any]:
 
 
 @router.post("/proposals/{plan}/approve", response_model=AppliedAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.PLAN)
 async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Have it done. Machines start and end after the answer.
 
@@ -80,7 +80,7 @@ async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: Reason
 
 
 @router.post("/proposals/{plan}/reject", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE)
+@needs(Need.APPROVE, on=On.PLAN)
 async def reject(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Say no: it can be applied no more. 409 when it does not wait (any more)."""
     await _look(parts)

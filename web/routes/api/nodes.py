@@ -14,7 +14,7 @@ from astraflow.contract.reports import NodeReport, Report
 from web import fleet_acts
 from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, NodeName, Reason, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
@@ -112,7 +112,7 @@ async def nodes(
 
 
 @router.post("/nodes/{node:path}/drain", response_model=Said, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.NODE)
 async def drain(parts: PartsOf, viewer: ViewerOf, node: NodeName, body: DrainAsked, key: Key) -> dict[str, Any]:
     """Ask a node to finish what it has and leave the run. Nothing is lost.
 

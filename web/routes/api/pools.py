@@ -11,7 +11,7 @@ from astraflow.contract.ids import PoolId
 from web import fleet_acts
 from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.decision_terms import DecisionAnswer, LossAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import (
     HoldAsked,
@@ -71,16 +71,17 @@ async def pools(parts: PartsOf) -> dict[str, Any]:
 
 
 @router.post("/pools/{pool:path}/plans", status_code=201, response_model=PlanAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.POOL)
 async def plan(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: SizeAsked | RetireAsked) -> dict[str, Any]:
     """What a change would do: launches, victims, time, dollars, and what the guard finds. Nothing happens.
 
     Good for five minutes. State a `target`, or which machines to `retire`. 409 for what cannot be planned: a machine
     that is not the pool's, or a spec that its provider does not take.
     """
+    known = _pool(parts, pool).spec.id
     request = PlanRequest(
-        pool=_pool(parts, pool).spec.id,
-        actor=fleet_acts.actor_of(viewer),
+        pool=known,
+        actor=fleet_acts.actor_of(parts, viewer, pool=known),
         reason=body.reason,
         target=body.target if isinstance(body, SizeAsked) else None,
         retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireAsked) else (),
@@ -93,7 +94,7 @@ async def plan(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: SizeAsked
 
 
 @router.post("/pools/{pool:path}/hold", response_model=DecisionAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.POOL)
 async def hold(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: HoldAsked, key: Key) -> dict[str, Any]:
     """Take no node of the pool away for so many minutes; 0 ends it."""
     held = _pool(parts, pool).spec.id
@@ -102,7 +103,7 @@ async def hold(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: HoldAsked
 
 
 @router.post("/pools/{pool:path}/lose", response_model=LossAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER)
+@needs(Need.ADMINISTER, on=On.POOL)
 async def lose(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: LoseAsked, key: Key) -> dict[str, Any]:
     """Simulate a fault: a share of the pool's nodes ends at once, without notice, as if their machines had failed.
 
@@ -143,7 +144,7 @@ async def pool(parts: PartsOf, pool: PoolName) -> dict[str, Any]:
 
 
 @router.put("/pools/{pool:resource}", response_model=PoolAnswer, responses=refusals(*SENT))
-@needs(Need.ADMINISTER)
+@needs(Need.ADMINISTER, on=On.POOL)
 async def put_pool(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: PoolChange, key: Key) -> dict[str, Any]:
     """Make a pool, or change its bounds, mode or spec. 409 when it has another version than you observed."""
     done = await fleet_acts.put_pool(
@@ -153,7 +154,7 @@ async def put_pool(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: PoolC
 
 
 @router.post("/plans/{plan}/apply", response_model=AppliedAnswer, responses=refusals(*SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.PLAN)
 async def apply(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
     """Do what was planned. Machines start and end after the answer; `/api/v1/instances` shows them.
 
@@ -164,7 +165,7 @@ async def apply(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOn
 
 
 @router.put("/kill-switch", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def kill_switch(parts: PartsOf, viewer: ViewerOf, body: KillAsked, key: Key) -> dict[str, Any]:
     """Stop agents, or everybody, from changing pools. Only an admin lets more happen again."""
     done = await fleet_acts.set_kill(parts, viewer, KillScope(body.scope), key=key, reason=body.reason)

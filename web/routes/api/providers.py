@@ -12,7 +12,7 @@ from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
 from web import fleet_acts
 from web.parts import PartsOf, ViewerOf
 from web.report_json import plain
-from web.roles import Need, needs
+from web.roles import Need, On, needs
 from web.routes.api.terms import NAME, PREFIX, Filled, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["fleet"])
@@ -71,7 +71,7 @@ async def providers(parts: PartsOf) -> dict[str, Any]:
 
 
 @router.post("/providers/{provider:path}/test", response_model=RehearsalAnswer, responses=refusals(404, 409, 413, 429))
-@needs(Need.OPERATE)
+@needs(Need.OPERATE, on=On.RUN)
 async def test(parts: PartsOf, viewer: ViewerOf, provider: ProviderName) -> dict[str, Any]:
     """Ask a provider whether it would do its part: lists, dry runs, prices. Nothing is started, nothing costs.
 
