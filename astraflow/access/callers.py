@@ -45,7 +45,7 @@ class Caller:
     name: str = ""
     """A node's name (all incarnations of it are its own), a trainer's policy, a person's or a service's name."""
     pool: str = ""
-    """A node's."""
+    """A node's; of an operator or an agent the only one that they may touch, empty for all of them."""
     ca: str = ""
     """Of a join token: the pin of the authority that the run's services are checked against; empty without TLS."""
 
@@ -53,6 +53,10 @@ class Caller:
     def identity(self) -> str:
         """As certificates carry it."""
         return identity(self.role, self.name)
+
+
+OF_POOLS = (Role.OPERATOR, Role.AGENT)
+"""Who may be bound to one pool, besides nodes."""
 
 
 def identity(role: Role, name: str) -> str:
@@ -99,6 +103,18 @@ def own_name(caller: Caller, name: str, pool: str) -> None:
 def own_policy(caller: Caller, policy: str) -> None:
     """Refuse a trainer that touches another policy's stream. Raises: NotPermitted."""
     _own(caller, Role.TRAINER, policy, f"policy {policy[:140]}")
+
+
+def own_pool(caller: Caller, pool: str) -> None:
+    """Refuse an operator or an agent of one pool who touches another. pool: empty for what is of all pools.
+
+    Raises: NotPermitted.
+    """
+    if caller.role in OF_POOLS and caller.pool not in ("", pool):
+        what = f"pool {pool[:140]} is not" if pool else "what is of all pools is not"
+        raise NotPermitted(
+            f"{what} this caller's: its credential is for pool {caller.pool} only; one minted without --pool is for all"
+        )
 
 
 def _own(caller: Caller, role: Role, name: str, what: str) -> None:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 def token(
     address: Address = "",
-    pool: Annotated[str, typer.Option(help="For a node: the pool it joins.")] = "",
+    pool: Annotated[str, typer.Option(help="For a node: the pool it joins; with --role, the only one to touch.")] = "",
     policy: Annotated[str, typer.Option(help="For a trainer: the policy it trains.")] = "",
     role: Annotated[str, typer.Option(help="For a service that is a viewer, operator or agent; with --name.")] = "",
     name: Annotated[str, typer.Option(help="Who may use it: the only name a node may take, or a service's.")] = "",
@@ -50,9 +50,10 @@ def token(
             return await call(ControlPlaneClient(link))
 
     async def minted(client: ControlPlaneClient) -> JoinToken:
-        chosen = [one for one in ("node" if pool else "", "trainer" if policy else "", role) if one]
+        chosen = [one for one in ("node" if pool and not role else "", "trainer" if policy else "", role) if one]
         if len(chosen) != 1:
-            raise InvalidInput("say who is to join, one of: --pool POOL, --policy POLICY, --role ROLE --name NAME")
+            known = "--pool POOL, --policy POLICY, --role ROLE --name NAME (and --pool POOL)"
+            raise InvalidInput(f"say who is to join, one of: {known}")
         return await client.mint_join_token(
             chosen[0], pool=pool, name=policy or name, valid_s=60 * minutes, actor=actor, reason=reason
         )
@@ -76,4 +77,4 @@ def token(
     if policy:
         typer.echo(f"ASTRAFLOW_TOKEN={made.token} astraflow serve trainer RECIPE --policy {policy} --dataflow {where}")
     else:
-        typer.echo(f"astraflow join {where} --token {made.token}" if pool else f"{where} {made.token}")
+        typer.echo(f"astraflow join {where} --token {made.token}" if pool and not role else f"{where} {made.token}")

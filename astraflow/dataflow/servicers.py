@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astraflow.access.callers import Role, actor, current_caller
+from astraflow.access.callers import Role, actor, current_caller, own_pool
 from astraflow.contract.batches import TrainerWelcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
@@ -250,6 +250,7 @@ class ControlService(ControlPlaneServicer):
     async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
         node, deadline_s = NodeId(request.node), request.deadline_s
+        own_pool(current_caller(), self._run.registry.get(node).facts.pool)
         message = self._run.drain_node(node, actor=actor(request.actor), reason=request.reason, deadline_s=deadline_s)
         await self._run.journal.durable()
         return control.ControlReply(message=message)

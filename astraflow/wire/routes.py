@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from astraflow.access.callers import Caller, Role, own_name, own_node, own_policy
+from astraflow.access.callers import Caller, Role, own_name, own_node, own_policy, own_pool
 from astraflow.access.limits import Rate
 from astraflow.contract.errors import NotPermitted
 from astraflow.wire.frames import split
@@ -53,6 +53,19 @@ def _policy_published(caller: Caller, piece: Any) -> None:
         own_policy(caller, piece.head.manifest.policy)
 
 
+def _pool_of(caller: Caller, request: Any) -> None:
+    own_pool(caller, request.pool)
+
+
+def _all_pools(caller: Caller, _: Any) -> None:
+    own_pool(caller, "")
+
+
+def _who_is_let_in(caller: Caller, request: Any) -> None:
+    """Of one pool: nodes for it, and nobody who may more than its holder."""
+    own_pool(caller, request.pool if request.role == Role.NODE.value else "")
+
+
 _NODE = (Role.NODE,)
 _TRAINER = (Role.TRAINER,)
 _READERS = (Role.NODE, Role.TRAINER)
@@ -60,7 +73,8 @@ _LOOKERS = (Role.VIEWER, Role.OPERATOR, Role.AGENT)
 _FLEET = (Role.OPERATOR, Role.AGENT)
 
 _CHANGERS = (Role.OPERATOR, Role.AGENT)
-"""Of pools: which of them may do what, the fleet service's guard says."""
+"""Of pools: which of them may do what, the fleet service's guard says. What names a node or a plan and no pool is held
+to the caller's pool by the service, which knows of which pool those are."""
 
 _ENROLL = Rate(burst=300, per_minute=300.0)
 """Each is a signature and a write: so many machines behind one address may start at once."""
@@ -103,15 +117,15 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Events": _open_to(*_LOOKERS),
         "Evaluations": _open_to(*_LOOKERS),
         "WhatIf": _open_to(*_LOOKERS),
-        "TellTerms": _open_to(Role.AGENT),
+        "TellTerms": _open_to(Role.AGENT, scope=_all_pools),
         "DrainNode": _open_to(*_FLEET),
-        "MintJoinToken": _open_to(*_FLEET),
-        "RevokeJoinToken": _open_to(*_FLEET),
-        "RevokeCredential": _open_to(*_FLEET),
-        "PauseFlow": _open_to(Role.OPERATOR),
-        "Evaluate": _open_to(Role.OPERATOR),
-        "StopEvaluation": _open_to(Role.OPERATOR),
-        "ChangePlugins": _open_to(Role.OPERATOR),
+        "MintJoinToken": _open_to(*_FLEET, scope=_who_is_let_in),
+        "RevokeJoinToken": _open_to(*_FLEET, scope=_all_pools),
+        "RevokeCredential": _open_to(*_FLEET, scope=_all_pools),
+        "PauseFlow": _open_to(Role.OPERATOR, scope=_all_pools),
+        "Evaluate": _open_to(Role.OPERATOR, scope=_all_pools),
+        "StopEvaluation": _open_to(Role.OPERATOR, scope=_all_pools),
+        "ChangePlugins": _open_to(Role.OPERATOR, scope=_all_pools),
     },
     "FleetPlane": {
         "GetFleet": _open_to(*_LOOKERS),
@@ -121,18 +135,18 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "GetMaintainer": _open_to(*_LOOKERS),
         "Transcript": _open_to(*_LOOKERS),
         "Providers": _open_to(*_LOOKERS),
-        "PlanChange": _open_to(*_CHANGERS),
+        "PlanChange": _open_to(*_CHANGERS, scope=_pool_of),
         "ApplyPlan": _open_to(*_CHANGERS),
-        "HoldPool": _open_to(*_CHANGERS),
-        "Escalate": _open_to(*_CHANGERS),
-        "SetKillSwitch": _open_to(*_CHANGERS),
+        "HoldPool": _open_to(*_CHANGERS, scope=_pool_of),
+        "Escalate": _open_to(*_CHANGERS, scope=_all_pools),
+        "SetKillSwitch": _open_to(*_CHANGERS, scope=_all_pools),
         "ProposePlan": _open_to(*_CHANGERS),
-        "HandOver": _open_to(*_CHANGERS),
-        "RehearseProvider": _open_to(*_CHANGERS, rate=_REHEARSE),
+        "HandOver": _open_to(*_CHANGERS, scope=_pool_of),
+        "RehearseProvider": _open_to(*_CHANGERS, scope=_all_pools, rate=_REHEARSE),
         "RejectPlan": _open_to(Role.OPERATOR),
-        "SetMaintainerMode": _open_to(Role.OPERATOR),
-        "BeatMaintainer": _open_to(Role.AGENT),
-        "KeepTranscript": _open_to(Role.AGENT),
+        "SetMaintainerMode": _open_to(Role.OPERATOR, scope=_all_pools),
+        "BeatMaintainer": _open_to(Role.AGENT, scope=_all_pools),
+        "KeepTranscript": _open_to(Role.AGENT, scope=_all_pools),
         "PutPool": _open_to(),
         "LoseNodes": _open_to(),
     },

@@ -106,8 +106,8 @@ def verdict(findings: tuple[Finding, ...]) -> Verdict:
 def may_approve(planner: Actor, approver: Actor, *, pool: str) -> bool:
     """Whether `approver` may agree to what `planner` planned for this pool outside the envelope.
 
-    Nobody agrees to their own plan but an admin, models and the rule agree to nothing, and who is of another pool agrees
-    to nothing here.
+    Nobody agrees to their own plan but an admin, models and the rule agree to nothing, and who acts for another pool
+    agrees to nothing here.
     """
     if approver.pool not in ("", pool):
         return False

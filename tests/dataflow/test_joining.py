@@ -154,6 +154,31 @@ async def test_a_join_token_is_good_for_what_it_says_only(tmp_path: Path) -> Non
                     await client.join(wrong)
 
 
+async def test_an_operator_of_one_pool_drains_its_nodes_and_no_others(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        nodes = {}
+        for pool in ("gpu", "cpu"):
+            minted = await service.minted(pool=pool)
+            credential = await service.enrolled(minted.token, new_request()[1], name=f"n-{pool}")
+            async with node(service, credential) as client:
+                nodes[pool] = (await client.join(own(f"n-{pool}", pool))).node
+        minted = await service.control.mint_join_token("operator", pool="gpu", name="otto", **MINTED)
+        credential = await service.enrolled(minted.token, new_request()[1], name="otto", role="operator")
+        assert claims_of(credential).pool == "gpu"
+        async with dial(service.address, token=credential) as link:
+            control = ControlPlaneClient(link)
+            with pytest.raises(NotPermitted, match="is not this caller's: its credential is for pool gpu only"):
+                await control.drain_node(nodes["cpu"], actor="otto", reason="to see")
+            said = await control.drain_node(nodes["gpu"], actor="otto", reason="to see")
+            assert said.startswith(nodes["gpu"])
+            token = await control.mint_join_token("node", pool="gpu", actor="otto", reason="one more")
+            assert claims_of(token.token).pool == "gpu"
+            with pytest.raises(NotPermitted, match="what is of all pools is not"):
+                await control.mint_join_token("operator", name="eve", actor="otto", reason="all of them")
+        with pytest.raises(InvalidInput, match="a viewer joins no pool"):
+            await service.control.mint_join_token("viewer", pool="gpu", name="v", **MINTED)
+
+
 async def test_a_join_token_expires(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(), new_request()

@@ -281,7 +281,10 @@ async def test_every_action_leaves_an_entry_whichever_way_it_goes(
         "/settings/users/{user_id}/role": ("/settings/users/2/role", {"role": "operator"}),
         "/settings/users/{user_id}/disable": ("/settings/users/2/disable", {}),
         "/settings/users/{user_id}/enable": ("/settings/users/2/enable", {}),
+        "/settings/grants": ("/settings/grants", {"holder": "3", "role": "operator", "place": "a-run"}),
+        "/settings/grants/{grant_id}/take": ("/settings/grants/1/take", {}),
         "/settings/retention": ("/settings/retention", {"days": "90"}),
+        "/settings/providers/{provider:path}/test": ("/settings/providers/none/test", {}),
     }
     assert set(good) == {path for path, _ in acting}
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="eve") as eve:
@@ -295,7 +298,7 @@ async def test_every_action_leaves_an_entry_whichever_way_it_goes(
             )
             assert answer.status_code in (200, 303), declared
             entry = json.loads((await admin.get("/audit.ndjson")).text.splitlines()[0])
-            result = "failed" if declared.startswith("/launches/") else "done"
+            result = "failed" if declared.startswith(("/launches/", "/settings/providers/")) else "done"
             assert (entry["sequence"], entry["actor"], entry["result"]) == (before + 1, "admin", result), declared
         await eve.get("/settings")
         assert (await eve.get("/api/v1/session")).status_code == 401, "her session was the one that was ended"

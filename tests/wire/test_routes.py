@@ -131,9 +131,69 @@ OWN: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def test_every_route_of_nodes_and_trainers_that_changes_something_has_a_scope() -> None:
+OF_POOL: dict[str, tuple[Any, list[Any]]] = {
+    **{
+        f"/astraflow.v1.FleetPlane/{name}": (message(pool="gpu"), [message(pool="cpu"), message()])
+        for name, message in {
+            "PlanChange": fleet_plane_pb2.PlanChangeRequest,
+            "HoldPool": fleet_plane_pb2.HoldPoolRequest,
+            "HandOver": fleet_plane_pb2.HandOverRequest,
+        }.items()
+    },
+    "/astraflow.v1.ControlPlane/MintJoinToken": (
+        control_plane_pb2.MintJoinTokenRequest(role="node", pool="gpu"),
+        [
+            control_plane_pb2.MintJoinTokenRequest(role="node", pool="cpu"),
+            control_plane_pb2.MintJoinTokenRequest(role="operator", pool="gpu"),
+            control_plane_pb2.MintJoinTokenRequest(role="operator"),
+        ],
+    ),
+}
+"""What who is bound to pool `gpu` may send, and what not."""
+
+OF_ALL_POOLS = (
+    *("TellTerms", "RevokeJoinToken", "RevokeCredential", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
+    *("Escalate", "SetKillSwitch", "RehearseProvider", "SetMaintainerMode", "BeatMaintainer", "KeepTranscript"),
+)
+"""What who is bound to a pool may not do at all."""
+
+BY_WHAT_IT_NAMES = ("DrainNode", "ApplyPlan", "ProposePlan", "RejectPlan")
+"""A node or a plan: the services know of which pool it is, and hold who is bound to one to it (tests of the desk, and
+of joining dataflow)."""
+
+
+def routes_called(*names: str) -> set[str]:
+    return {route for route in ROUTES if route.rpartition("/")[2] in names}
+
+
+def test_every_route_that_changes_something_has_a_scope() -> None:
     scoped = {route for route, entry in ROUTES.items() if entry.scope is not None}
-    assert scoped == set(OWN)
+    assert scoped == set(OWN) | set(OF_POOL) | routes_called(*OF_ALL_POOLS)
+    for_operators = {route for route, entry in ROUTES.items() if entry.roles & {Role.OPERATOR, Role.AGENT}}
+    changing = for_operators - routes_called(*READ.split(), "Versions", "Enroll")
+    assert changing == set(OF_POOL) | routes_called(*OF_ALL_POOLS, *BY_WHAT_IT_NAMES)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.AGENT])
+async def test_who_is_bound_to_a_pool_touches_no_other_and_nothing_that_is_of_all(role: Role) -> None:
+    bound = Seal(TOKEN).text(Caller(id=new_id(), role=role, expires_at=2e10, name="own", pool="gpu"))
+    async with planes() as address, dial(address, token=bound) as link:
+        for route, (own, others) in OF_POOL.items():
+            assert await call(link, route, own) is role
+            for other in others:
+                with pytest.raises(NotPermitted, match="its credential is for pool gpu only"):
+                    await call(link, route, other)
+        for route in routes_called(*OF_ALL_POOLS):
+            if role in ROUTES[route].roles:
+                with pytest.raises(NotPermitted, match="what is of all pools is not this caller's"):
+                    await call(link, route)
+        for route in routes_called(*READ.split()):
+            assert await call(link, route) is role, "looking is open"
+    async with planes() as address, dial(address, token=credential(role)) as link:
+        for route, (own, others) in OF_POOL.items():
+            for request in (own, *others):
+                assert await call(link, route, request) is role
 
 
 @pytest.mark.anyio

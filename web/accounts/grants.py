@@ -102,7 +102,7 @@ class Grants:
             before = {"role": row.role, "run": row.run, "pool": row.pool}
             deed = Deed(action="grant.take", target=holder(user, token), before=before, reason=reason)
             self._vault.trail.append(session, by.author, deed)
-            return f"{holder(user, token)} is {row.role} {place.words} no more"
+            return f"taken back from {holder(user, token)}: {row.role} {place.words}"
 
         return await self._vault.database.do(write)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from astraflow.access.authority import Authority, key_digest
-from astraflow.access.callers import Caller, Role
+from astraflow.access.callers import OF_POOLS, Caller, Role
 from astraflow.access.credentials import JOIN, OWN, Seal, digest, new_id
 from astraflow.access.revocations import Revocations
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted
@@ -93,7 +93,7 @@ class Credentials:
         )
         text = self._seal.text(holder)
         self._keep(_Entry(holder=holder, digest=digest(text), state="minted"))
-        where = f"pool {pool}" if role is Role.NODE else name
+        where = ", ".join(filter(None, (name if role is not Role.NODE else "", f"pool {pool}" if pool else "")))
         self._events.act(
             "join_token_minted", holder.id, actor=actor, reason=reason, what=f"for a {role.value}, {where}"
         )
@@ -238,7 +238,7 @@ def _check(role: Role, name: str, pool: str, *, policies: frozenset[str], is_nam
         PoolId(pool)
         if name or is_name_needed:
             NodeId(f"{name}.0")
-    elif pool:
+    elif pool and role not in OF_POOLS:
         raise InvalidInput(f"a {role.value} joins no pool: leave it out")
     elif role is Role.TRAINER and name not in policies:
         raise InvalidInput(f"this run has no policy {name[:140]!r} to train; it has {', '.join(sorted(policies))}")
@@ -246,3 +246,5 @@ def _check(role: Role, name: str, pool: str, *, policies: frozenset[str], is_nam
         PolicyId(name)
     else:
         Name(name)
+        if pool:
+            PoolId(pool)

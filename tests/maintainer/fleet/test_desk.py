@@ -131,6 +131,40 @@ async def test_a_plan_is_applied_by_who_made_it_or_a_person_of_no_lower_role(tmp
         assert applied.message.endswith(f", applied by {applier.name}") is (planner != applier)
 
 
+async def test_who_acts_for_one_pool_touches_no_other_however_they_come_by_its_plan(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    desk, us = parts.desk, PoolId("us")
+    await desk.put_pool(replace(spec(), id=us), observed_version=0, actor=ALICE, key="us", reason="another")
+    otto_here, alice_here = replace(OTTO, pool=POOL), replace(ALICE, pool=POOL)
+    there = await desk.plans.make(replace(request(1, actor=OTTO), pool=us))
+    for number, applier in enumerate((otto_here, alice_here)):
+        with pytest.raises(NotPermitted, match=r"the plan is for pool us, and \w+ acts on pool eu only"):
+            await desk.apply(there.id, key=f"fooled{number}", approver=applier)
+    (refused,), _ = await parts.ledger.decisions(pool="us", before=None, limit=1)
+    assert (refused.kind, refused.actor.name) == ("refuse", alice_here.name)
+    assert [finding.code for finding in refused.findings] == ["scope"]
+    with pytest.raises(NotPermitted, match="acts on pool eu only, not on pool us"):
+        await desk.plans.make(replace(request(1, actor=otto_here), pool=us))
+    with pytest.raises(NotPermitted, match="acts on pool eu only, not on pool us"):
+        await desk.hold(us, minutes=1, actor=otto_here, key="h", reason="r")
+    with pytest.raises(NotPermitted, match="acts on pool eu only, not on pool us"):
+        await desk.put_pool(replace(spec(), id=us), observed_version=1, actor=alice_here, key="p", reason="r")
+    with pytest.raises(NotPermitted, match="acts on pool eu only, not on pool us"):
+        await parts.faults.lose(us, share=0.5, actor=alice_here, key="l", reason="r")
+    for scope in (KillScope.ALL, KillScope.NONE):
+        with pytest.raises(NotPermitted, match="not on what is of all pools"):
+            await desk.kill_switch(scope, actor=alice_here, key=f"k{scope}", reason="r")
+    with pytest.raises(NotPermitted, match="not on what is of all pools"):
+        await parts.liaison.set_mode(MaintainerMode.OFF, actor=otto_here, key="m", reason="r")
+    with pytest.raises(NotPermitted, match="not on what is of all pools"):
+        await parts.rehearsals.rehearse("cloud", actor=otto_here)
+    assert parts.states() == {}
+
+    here = await desk.plans.make(request(2, actor=otto_here))
+    assert len((await desk.apply(here.id, key="own", approver=otto_here)).launched) == 2
+    assert "for 5 minutes" in (await desk.hold(POOL, minutes=5, actor=otto_here, key="hold", reason="r")).message
+
+
 async def test_agents_apply_what_people_let_them(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     plan = await parts.desk.plans.make(request(1, actor=HAL))
