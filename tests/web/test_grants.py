@@ -253,6 +253,9 @@ async def test_programs_of_admins_give_list_and_take(web: RunningWeb) -> None:
         for _ in range(2):
             taken = await admin.post(f"/api/v1/grants/{listed['id']}/take", **why)  # type: ignore[arg-type] # as they are
             assert taken.json() == {"message": f"taken back from ada: operator on pool eu of run {HERE}"}
+        (entry,) = (await admin.get("/audit.ndjson?action=grant.take")).text.splitlines()
+        assert '"actor":"admin"' in entry.replace('": "', '":"')
+        assert "she left" in entry
         gone = await admin.post(
             f"/api/v1/grants/{listed['id']}/take", json={"reason": "again"}, headers={"idempotency-key": "four"}
         )

@@ -37,6 +37,7 @@ BY_NAME = {
     "ordinal": "1",
     "token_id": "1",
     "user_id": "2",
+    "grant_id": "1",
     "ending": "csv",
     "table": "links",
     "group": "train:48",
@@ -142,6 +143,8 @@ async def _make(admin: httpx.AsyncClient, text: str) -> dict[str, dict[str, str]
     """A user, a token, a saved view, a plan, a launch, a hold, a fault, a test: what pages are about."""
     await admin.post("/settings/users", data={"name": "bob", "role": "operator"})
     await admin.post("/settings/tokens", data={"name": text, "scope": "viewer", "days": "9"})
+    grant = {"holder": "2", "role": "operator", "place": text, "pool": "eu"}
+    assert (await admin.post("/settings/grants", data=grant)).status_code == 303
     await admin.post("/views", data={"name": text, "address": "/nodes"})
     await admin.post("/nodes/n1/drain", data={"reason": text})
     await admin.post("/pools/eu/hold", data={"minutes": "30", "reason": text, "key": "walk-hold"})
