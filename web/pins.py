@@ -44,7 +44,7 @@ def pin_of(event: Event) -> Pin | None:
     if kind is None:
         return None
     words = event.kind.replace("_", " ").capitalize()
-    return Pin(ordinal=event.ordinal, at=event.at, kind=kind, text=f"{words}: {event.subject}, {bare_event(event)}")
+    return Pin(ordinal=event.ordinal, at=event.at, kind=kind, text=f"{words}: {event.subject}. {bare_event(event)}")
 
 
 class Pinned:

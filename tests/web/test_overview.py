@@ -17,7 +17,7 @@ from tests.fakes.web import RunningWeb, running_web
 
 pytestmark = pytest.mark.anyio
 
-LOSS = "Node lost: n9, its beats stopped"
+LOSS = "Node lost: n9. Its beats stopped"
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_a_pin_opens_its_drawer_at_its_own_address_by_pointer_and_by_keys(
         await expect(page.locator('[data-cell="policy/solver/wait"]').first).to_be_visible()
         await expect(page.locator("a.pin.loss")).to_be_focused()
         await page.keyboard.press("Enter")
-        await expect(drawer).to_contain_text("its beats stopped")
+        await expect(drawer).to_contain_text("Its beats stopped")
 
         await page.goto(address)
         await expect(drawer.get_by_role("heading", name="Target moved")).to_be_visible()
@@ -125,7 +125,7 @@ async def test_a_pin_that_comes_over_the_live_feed_stands_on_the_chart_and_stays
         fake.world.act(151, "node_lost", "<b>n0</b>", "it went")
         await fake.advance(3)
         newest = page.locator('a.pin.loss[data-ordinal="10000"]')
-        await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>, it went")
+        await expect(newest).to_have_attribute("aria-label", "Node lost: <b>n0</b>. It went")
         await newest.click()
         await expect(page.locator("#happening-title")).to_have_text("Node lost")
         assert complaints.heard == []
