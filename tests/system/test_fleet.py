@@ -7,11 +7,13 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, PlanRequest, Role
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
@@ -25,9 +27,9 @@ STEADY = (
     *("--set", "stop.reward=2.0"),
     *("--set", "stop.steps=1000000"),
     *("--set", "policies.solver.backend.step_s=0.5"),
-    *("--set", "dataflow.pools={local={mode='advise', min_nodes=2, max_nodes=8}}"),
+    *("--set", "dataflow.pools={local={mode='on', min_nodes=2, max_nodes=2}}"),
 )
-"""A trainer that two nodes can feed; the size of the pool is for a person to say, however slow the machine."""
+"""A pool of two, whatever the rule would have on a machine this slow."""
 
 
 @asynccontextmanager
@@ -73,7 +75,10 @@ async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(
         status = await until(fleet, ready(2))
         assert lost not in {one.id for one in await fleet.instances()}
 
-        request = PlanRequest(pool=status.pools[0].spec.id, actor=ALICE, reason="a demand step", target=4)
+        pool = status.pools[0]  # by hand from here: in mode `on`, the rule would have its own size again
+        by_hand = replace(pool.spec, mode=Mode.ADVISE, max_nodes=8)
+        await fleet.put_pool(by_hand, observed_version=pool.version, actor=ALICE, key="mode", reason="by hand")
+        request = PlanRequest(pool=pool.spec.id, actor=ALICE, reason="a demand step", target=4)
         plan = await fleet.plan(request)
         await fleet.apply(plan.id, key="step", approver=ALICE)
         await until(fleet, ready(4))

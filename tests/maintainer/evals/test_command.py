@@ -69,7 +69,13 @@ async def test_the_characters_come_to_a_board_and_a_model_behind_the_messages_ap
 
 
 async def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
-    process = await _started(tmp_path, *SMALL, "--case", "steady")
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # where it is ignored, what is started ignores it too
+    try:
+        process = await _started(tmp_path, *SMALL, "--case", "steady")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     async for line in process.stdout:
         if b"slow-link" in line:
