@@ -26,10 +26,10 @@ def find_fleet(
     address: str,
     token: str,
     token_file: Path | None,
-    authority: Path | None = None,
-    tls_ca: Path | None = None,
-    tls_client_certificate: Path | None = None,
-    tls_client_key: Path | None = None,
+    authority: Path | None,
+    tls_ca: Path | None,
+    tls_client_certificate: Path | None,
+    tls_client_key: Path | None,
 ) -> Door:
     """The fleet service at `address`, or that of the latest active run here that has one.
 

@@ -188,6 +188,7 @@ def providers(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -195,7 +196,7 @@ def providers(
     """Where machines come from: kinds, the pools that use them, and what the latest test of each found."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     found = fleet_calls.ask(door, lambda client: client.providers())
     fleet_tables.show(found, fleet_tables.provider_table, as_json=as_json)
 
@@ -207,6 +208,7 @@ def test(
     as_json: Json = False,
     token: Token = "",
     token_file: TokenFile = None,
+    authority: Authority = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -214,7 +216,7 @@ def test(
     """Ask a provider whether it would do its part; nothing is started. Code 1 where a check fails."""
     from astraflow.cli import fleet_calls, fleet_tables
 
-    door = fleet_calls.find_fleet(at, token, token_file, tls_ca, tls_client_certificate, tls_client_key)
+    door = fleet_calls.find_fleet(at, token, token_file, authority, tls_ca, tls_client_certificate, tls_client_key)
     found = fleet_calls.rehearse(door, provider)
     fleet_tables.show(found, fleet_tables.rehearsal_table, as_json=as_json)
     raise typer.Exit(0 if found.is_ok else 1)

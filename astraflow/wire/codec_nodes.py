@@ -34,12 +34,6 @@ def encode_node(node: NodeReport) -> pb.NodeReport:
     )
 
 
-def decode_node(message: pb.NodeReport) -> NodeReport:
-    """Message -> one node of a report. Raises: InvalidInput."""
-    (node,) = NodeReader().read([message])
-    return node
-
-
 class NodeReader:
     """Reads the nodes of one report after the other.
 

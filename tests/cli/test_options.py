@@ -4,9 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from astraflow.cli.fleet_group import fleet
 from astraflow.cli.options import TOKEN, TOKEN_FILE, read_pin, read_token, read_weights_key
 from astraflow.contract.errors import InvalidInput
+from tests.words import options_of
 
 
 @pytest.fixture
@@ -57,3 +60,10 @@ def test_a_file_that_does_not_do_is_named(tmp_path: Path, content: bytes | None,
     with pytest.raises(InvalidInput, match=said) as refused:
         read_token(path)
     assert str(path) in str(refused.value)
+
+
+def test_every_command_of_the_fleet_can_reach_one_behind_mutual_tls() -> None:
+    ways = {"--token-file", "--authority", "--tls-ca", "--tls-client-certificate", "--tls-client-key"}
+    commands = typer.main.get_command(fleet).commands  # type: ignore[attr-defined]
+    assert {name for name, command in commands.items() if ways - options_of(command)} == set()
+    assert {"providers", "test", "status"} <= commands.keys()

@@ -7,7 +7,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.links import LinkReport
 from astraflow.contract.reports import NodeReport
-from astraflow.wire.codec_nodes import NodeReader, decode_node, encode_node
+from astraflow.wire.codec_nodes import NodeReader, encode_node
 from tests.fakes.world import World
 
 
@@ -57,4 +57,4 @@ def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
     message.state = "asleep"
 
     with pytest.raises(InvalidInput, match="node n0 is in the unknown state 'asleep'"):
-        decode_node(message)
+        list(NodeReader().read([message]))
