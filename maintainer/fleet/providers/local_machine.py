@@ -49,6 +49,7 @@ class Machine:
     def __init__(self, place: Path) -> None:
         self._place = place
         self._order: dict[str, Any] = json.loads((place / ORDER).read_text())
+        self._notice_at: float | None = None
 
     def live(self) -> None:
         """From boot to end."""
@@ -74,7 +75,8 @@ class Machine:
         return _Watch(node, self._order, self._note, self._place / NOTICE).until_it_ends()
 
     def _note(self, state: str, message: str = "", *, notice_at: float | None = None) -> None:
-        note = {"pid": os.getpid(), "state": state, "at": time.time(), "message": message, "notice_at": notice_at}
+        self._notice_at = notice_at or self._notice_at  # a machine that is gone has been told so still
+        note = {"pid": os.getpid(), "state": state, "at": time.time(), "message": message, "notice_at": self._notice_at}
         draft = self._place / f"{NOTE}.{os.getpid()}"
         draft.write_text(json.dumps(note))
         draft.replace(self._place / NOTE)
