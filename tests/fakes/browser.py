@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 CHROMIUM = Path("/usr/bin/chromium")
+
+expect.set_options(timeout=20_000)  # a busy machine is no failure
 
 _FLAGS = (
     "--no-sandbox",

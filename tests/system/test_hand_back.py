@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,9 +64,7 @@ async def test_a_spot_node_drains_before_it_is_taken_away(tmp_path: Path) -> Non
         with by_hand(run, f"{{kind = 'file', path = '{notice}', every_s = 0.1}}") as node:
             await run.until(writes("spot"))
             notice.write_text('{"deadline_s": 3}')
-            began = time.monotonic()
             assert node.wait(timeout=PATIENCE_S) == 0
-            assert time.monotonic() - began < 5
         report = await run.until(lambda report: prefixes(report)["continued"] > 0)
         assert_all_balances(report)
         (told,) = (event for event in report.events if event.kind == "node_draining")

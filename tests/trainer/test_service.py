@@ -4,7 +4,7 @@ import asyncio
 import random
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +32,8 @@ from tests import make
 from tests.fakes.trainer_data import FakeTrainerData
 
 TOKEN = "t"
+
+PATIENCE_S = 30.0
 
 
 def config(*, policy: str = "solver", max_steps: int | None = None, **options: Any) -> TrainerConfig:
@@ -172,10 +174,9 @@ async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) 
         stop = asyncio.Event()
         training = asyncio.create_task(around.train(config(), stop))
         await around.data.until_reported(2)
-        began = time.monotonic()
         stop.set()
-        await training
-        assert time.monotonic() - began < 0.5
+        async with asyncio.timeout(PATIENCE_S):  # there is no third batch: to wait for it would be forever
+            await training
         assert await around.versions() == [0, 1, 2]
 
 
@@ -196,12 +197,12 @@ async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with surroundings(tmp_path, batches=2) as around:
-        begun = asyncio.Event()
+        begun, released = asyncio.Event(), threading.Event()
         loop, step = asyncio.get_running_loop(), ScriptedBackend.step
 
         def slow(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
             loop.call_soon_threadsafe(begun.set)
-            time.sleep(2.0)
+            released.wait()
             return step(backend, batch)
 
         stop = asyncio.Event()
@@ -209,10 +210,12 @@ async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
             patch.setattr(ScriptedBackend, "step", slow)
             training = asyncio.create_task(around.train(config(), stop))
             await begun.wait()
-            began = time.monotonic()
             stop.set()
-            await training
-        assert time.monotonic() - began < 1.9
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await training  # and the step still goes on
+            finally:
+                released.set()
         assert around.data.reports == {}
         await around.train(config(max_steps=2))
         assert [report.version for report in around.data.reports.values()] == [1, 2]

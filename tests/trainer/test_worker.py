@@ -4,7 +4,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -61,12 +60,10 @@ print("end of the program")
 
 @pytest.mark.parametrize(("is_abandoned", "code"), [(True, 0), (False, 1)])
 def test_a_process_ends_although_a_call_still_runs(is_abandoned: bool, code: int) -> None:
-    began = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(is_abandoned=is_abandoned)], capture_output=True, text=True, timeout=30
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "end of the program\n", "")
-    assert time.monotonic() - began < 20
 
 
 def _thread_name() -> str:

@@ -1,5 +1,6 @@
 """The frame of every page, in a real browser: palette, keys, saved views, ranges, menus, and the kill switch."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PALETTE = "dialog#palette"
 
+SHOWN = re.compile("live|stale")
+"""There are numbers. How old they are is not looked at here: the fake reports when it is told to, and a machine may be
+slow."""
+
 
 @pytest.fixture
 async def chromium() -> AsyncIterator[Browser]:
@@ -24,7 +29,7 @@ async def chromium() -> AsyncIterator[Browser]:
 
 async def opened(page: Page) -> None:
     await expect(page.locator("html.has-script")).to_be_attached()
-    await expect(page.locator(".age")).to_have_attribute("data-state", "live")
+    await expect(page.locator(".age")).to_have_attribute("data-state", SHOWN)
 
 
 async def test_the_palette_finds_pages_nodes_and_actions_and_goes_there_by_keys_alone(

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,8 @@ from astraflow.runtime import logs
 from astraflow.runtime.service import FOLLOW_PARENT
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from web.__main__ import main
+
+PATIENCE_S = 30.0
 
 
 @asynccontextmanager
@@ -68,13 +69,11 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
                 additional_headers={"cookie": cookie},
             ) as listening:
                 await listening.recv()
-                began = time.monotonic()
                 process.send_signal(signal.SIGTERM)
-                code = await process.wait()
-                took_s = time.monotonic() - began
+                async with asyncio.timeout(PATIENCE_S):  # a server that waits for its sockets would never end
+                    code = await process.wait()
 
             assert code == 0
-            assert took_s < 3
 
             # Started again at the same place: the login is still good, the new link is another one.
             following = {FOLLOW_PARENT: "1"}

@@ -204,9 +204,7 @@ async def test_a_call_that_does_not_end_is_cut_off_after_the_drain_and_may_be_tr
     async with serving(Listen(token=TOKEN, drain_s=0.1), Plane(handle).register) as address:
         link = dial(address, token=TOKEN)
         calls = [asyncio.create_task(unary(link)), asyncio.create_task(stream(link))]
-        await begun.wait()
-        began = time.monotonic()
-    assert time.monotonic() - began < 2.0
+        await begun.wait()  # and a handler that is not cut off would never let the server end
     for call in calls:
         with pytest.raises(Unavailable, match="cannot be reached"):
             await call

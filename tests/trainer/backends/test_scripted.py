@@ -96,7 +96,7 @@ def test_a_step_takes_as_long_as_it_is_told() -> None:
     backend = scripted(step_s=0.05, step_sigma=0.0)
     began = time.monotonic()
     backend.step(make.batch())
-    assert 0.05 <= time.monotonic() - began < 1.0
+    assert time.monotonic() - began >= 0.05
 
 
 def test_tokens_that_the_policy_wrote_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
