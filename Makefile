@@ -3,10 +3,11 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test soak check format setup protos constraints clean
+.PHONY: help demo test soak check audit format setup protos constraints clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,6 +28,10 @@ check: $(VENV)/.installed-dev ## everything that is found without running anythi
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 	$(BIN)/djlint --lint --quiet web/templates
+	$(BIN)/bandit --quiet --recursive --severity-level high astraflow web maintainer recipes
+
+audit: $(AUDIT)/.made ## known weaknesses in what constraints.txt pins: asks PyPI's advisories, so it needs the internet
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 format: $(VENV)/.installed-dev ## as ruff likes it
 	$(BIN)/ruff format .
@@ -43,7 +48,7 @@ constraints: $(VENV)/.installed-dev ## write down the releases that .venv has no
 	mv constraints.new constraints.txt
 
 clean: ## remove .venv and what tools left behind
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(AUDIT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs no tools for developers; both install once, and again when what they install has changed.
@@ -58,4 +63,10 @@ $(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
 $(VENV)/.made:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here: install Python 3.11, or name another: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Apart: what looks for weaknesses is not to decide which releases the project has.
+$(AUDIT)/.made:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --disable-pip-version-check pip-audit==2.10.1
 	@touch $@
