@@ -10,7 +10,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 
-expect.set_options(timeout=20_000)  # a busy machine is no failure
+expect.set_options(timeout=40_000)  # a busy machine is no failure
 
 _FLAGS = (
     "--no-sandbox",

@@ -14,7 +14,7 @@ import asyncssh
 SSHD = Path("/usr/sbin/sshd")
 """Of the package openssh-server."""
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 _CONFIG = """
 ListenAddress 127.0.0.1:{port}

@@ -70,7 +70,7 @@ class Serving:
     async def until_ended(self) -> float:
         """Seconds until the service returned."""
         began = time.monotonic()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await asyncio.wait({self.task})
         return time.monotonic() - began
 

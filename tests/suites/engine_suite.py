@@ -19,7 +19,7 @@ from astraflow.weights.tensors import VerifiedWeights
 Build = Callable[[], Engine]
 Weights = Callable[[int], VerifiedWeights]
 
-GIVE_UP_S = 20.0
+GIVE_UP_S = 40.0
 
 
 @pytest.mark.anyio

@@ -34,7 +34,7 @@ from maintainer.fleet.providers.base import (
     Unknown,
 )
 
-GIVE_UP_S = 20.0
+GIVE_UP_S = 40.0
 
 CANARY = "canary-token-that-nobody-may-see"
 

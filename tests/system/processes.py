@@ -90,7 +90,7 @@ async def running(
     directory: Path,
     *options: str,
     said: Path | None = None,
-    gone_within_s: float = 5.0,
+    gone_within_s: float = 20.0,
     limit_s: float = 300.0,
 ) -> AsyncIterator[RunningRun]:
     """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within `gone_within_s`.

@@ -92,7 +92,7 @@ async def fleet_on(place: Place, directory: Path) -> AsyncIterator[tuple[Any, Fl
         f"[fleet.providers.there]\n{options}\n"
         f'[fleet.pools.local]\nprovider = "there"\nmode = "on"\nmin_nodes = 2\ncapacity = 32\ndrain_s = 5.0\n'
     )
-    async with running(str(recipe), directory / "run", *STEADY, gone_within_s=20.0) as run, fleet_of(run) as fleet:
+    async with running(str(recipe), directory / "run", *STEADY) as run, fleet_of(run) as fleet:
         yield run, fleet
 
 

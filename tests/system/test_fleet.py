@@ -65,7 +65,7 @@ def machines(run: RunningRun) -> dict[str, int]:
 
 
 async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(tmp_path: Path) -> None:
-    async with running("smoke", tmp_path / "run", *STEADY, gone_within_s=20.0) as run, fleet_of(run) as fleet:
+    async with running("smoke", tmp_path / "run", *STEADY) as run, fleet_of(run) as fleet:
         await until(fleet, ready(2))
         await run.steps_more(3)
 
@@ -111,7 +111,7 @@ FOLLOWING = (
 
 
 async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_flap(tmp_path: Path) -> None:
-    async with running("smoke", tmp_path / "run", *FOLLOWING, gone_within_s=20.0) as run, fleet_of(run) as fleet:
+    async with running("smoke", tmp_path / "run", *FOLLOWING) as run, fleet_of(run) as fleet:
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
         await run.steps_more(3)
         pool = (await fleet.status()).pools[0]

@@ -231,7 +231,7 @@ async def test_it_can_be_stopped_before_dataflow_is_there(tmp_path: Path) -> Non
     training = asyncio.create_task(around.train(config(), stop))
     await asyncio.sleep(0.2)
     stop.set()
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(PATIENCE_S):
         await training
 
 

@@ -9,7 +9,7 @@ from tests.fakes.web import RunningWeb
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 """A busy machine is no failure."""
 
 

@@ -14,7 +14,7 @@ from tests.fakes.web import running_web
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 """A busy machine is no failure."""
 
 

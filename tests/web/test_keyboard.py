@@ -12,7 +12,7 @@ from tests.web.walk import House, house
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 """A busy machine is no failure."""
 
 FOCUSED = "document.activeElement.innerText?.trim() || document.activeElement.name || ''"

@@ -18,7 +18,7 @@ from tests.maintainer.fleet.parts import ALICE, POOL
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 """A busy machine is no failure."""
 PHONE = {"width": 360, "height": 740}
 

@@ -23,7 +23,7 @@ from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 HOSTILE = "<script>alert(1)</script>'\"&{{7*7}}"
 
 

@@ -13,7 +13,7 @@ from tests.web.walk import ticking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 40_000
 """A busy machine is no failure."""
 
 PLACE = """[

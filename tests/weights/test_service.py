@@ -211,7 +211,7 @@ async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tm
                 pass
         assert not buffers[1].reclaim(), "version 1 is only in memory, and lingers"
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not buffers[1].reclaim():  # noqa: ASYNC110 (a lock has no event)
                 await asyncio.sleep(0.01)
     for buffer in buffers:
@@ -258,7 +258,7 @@ async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_aga
         await asyncio.gather(opening, return_exceptions=True)
         gate.set()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await closed.wait()
 
 

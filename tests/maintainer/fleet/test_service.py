@@ -29,7 +29,7 @@ from tests.maintainer.fleet.test_local_process import SLEEPER
 pytestmark = pytest.mark.anyio
 
 LOCAL = PoolId("here")
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 def config(**changes: Any) -> FleetConfig:

@@ -1,0 +1,113 @@
+"""The web process is killed under a run whose pool follows the rule: the run does not notice, and no second is missing.
+
+How long it is away is `ASTRAFLOW_WEB_AWAY_S`, 10 seconds unless told otherwise; docs/web.md has figures of ten minutes.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from astraflow.contract.fleet import InstanceState
+from astraflow.contract.reports import Report
+from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
+from tests.system.test_fleet import ALICE, FOLLOWING, fleet_of, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+AWAY_S = float(os.environ.get("ASTRAFLOW_WEB_AWAY_S", "10"))
+
+WIDEST_GAP_S = 5.0
+"""Between two points of a chart over the time away; dataflow keeps one a second, and a busy machine may skip some."""
+
+
+@asynccontextmanager
+async def web_of(
+    run: RunningRun, directory: Path
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    """The web process of a run, started apart from it, and somebody who is logged in; killed at the end."""
+    facts = run.facts()
+    options = ("--dataflow", facts["dataflow"], "--fleet", facts["fleet"], "--directory", str(directory))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "web", *options),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=os.environ | {"ASTRAFLOW_TOKEN": run.token()},
+    )
+    try:
+        assert process.stdout is not None
+        link = (await process.stdout.readline()).decode().removeprefix("ready ").strip()
+        async with httpx.AsyncClient(base_url=link.partition("/login")[0], timeout=PATIENCE_S) as client:
+            await client.get(link)
+            yield process, client
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "web"
+    async with (
+        running("smoke", tmp_path / "run", *FOLLOWING, limit_s=300.0 + AWAY_S) as run,
+        fleet_of(run) as fleet,
+    ):
+        await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
+        async with web_of(run, directory) as (web, client):
+            first = await run.steps_more(3)
+            await recorded(client, since=first.at)
+            web.send_signal(signal.SIGKILL)
+            await web.wait()
+        gone_at = (await run.report()).at
+        before, began = await run.report(), time.monotonic()
+        pool = (await fleet.status()).pools[0]
+        await fleet.lose(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="while nobody looks")
+        await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= pool.target)
+        await asyncio.sleep(max(0.0, AWAY_S - (time.monotonic() - began)))
+        after = await run.steps_more(3)
+
+        async with web_of(run, directory) as (_, client):
+            began = time.monotonic()
+            seconds = await recorded(client, since=first.at, until=after.at)
+            took_s = time.monotonic() - began
+        assert_balanced(await run.report())
+    away = [at for at in seconds if gone_at - WIDEST_GAP_S <= at]
+    gap = max(later - earlier for earlier, later in itertools.pairwise(away))
+    assert gap <= WIDEST_GAP_S
+    assert after.streams[0].steps > before.streams[0].steps
+    figures = {
+        "away_s": round(after.at - gone_at),
+        "steps": after.streams[0].steps - before.streams[0].steps,
+        "caught_up_s": round(took_s, 1),
+        "widest_gap_s": round(gap, 1),
+        "points": len(away),
+        "waited_share": round(waited(before, after), 4),
+    }
+    sys.stderr.write(json.dumps(figures) + "\n")  # for whoever measures: pytest -s
+
+
+def waited(before: Report, after: Report) -> float:
+    """Share of the time between two reports in which the trainer waited for a batch."""
+    return (after.streams[0].wait_s - before.streams[0].wait_s) / (after.at - before.at)
+
+
+async def recorded(client: httpx.AsyncClient, *, since: float, until: float | None = None) -> list[float]:
+    """Times of the points of a chart, once it has points from `since` (and up to `until`, if given) on."""
+    deadline, ats = time.monotonic() + PATIENCE_S, list[float]()
+    while time.monotonic() < deadline:
+        answer = await client.get("/api/v1/series.json", params={"chart": "reward", "range": "15m"})
+        ats = [row["unix_s"] for row in answer.json()] if answer.is_success else []
+        if ats and ats[0] <= since + WIDEST_GAP_S and ats[-1] >= (until or since):
+            return ats
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"the chart has no points from {since} to {until}: {ats[:1]} to {ats[-1:]}")
