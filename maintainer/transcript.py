@@ -21,7 +21,7 @@ from typing import Self
 from astraflow.contract.chains import FIRST, canonical, digest, digest_of
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
 from astraflow.contract.maintenance import TranscriptEntry
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 
 

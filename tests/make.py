@@ -11,10 +11,12 @@ from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, Ev
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
 from astraflow.contract.links import LinkReport, VersionReport, WeightsReport
+from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
-from astraflow.contract.tasks import NodeFacts, Prompt, Task
-from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.tasks import Prompt, Task
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.weights.tensors import VerifiedWeights, build_layout

@@ -5,8 +5,9 @@ from typing import Any
 
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
 from astraflow.contract.ids import NodeId, PolicyId, Version
+from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus, Welcome
 from astraflow.contract.partials import Partial
-from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Welcome
+from astraflow.contract.tasks import Lease
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.channel import Link
 from astraflow.wire.codec_common import encode_facts

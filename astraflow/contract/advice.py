@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 
 class Mode(Enum):

@@ -12,7 +12,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.maintenance import TranscriptEntry
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 FIRST = "0" * 64
 """What the first entry has as `previous`."""

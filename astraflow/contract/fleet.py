@@ -12,7 +12,7 @@ from enum import Enum
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name, PoolId
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 
 class LaunchId(Name):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.fleet import Actor, KillScope, Plan
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 
 class MaintainerMode(Enum):

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from astraflow.contract.ids import FlowId, PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 PluginSpec: TypeAlias = Mapping[str, Json]
 """A plug-in: its `kind` and that kind's options."""

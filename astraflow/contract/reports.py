@@ -6,11 +6,12 @@ from enum import Enum
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.failures import Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.links import LinkReport, WeightsReport
+from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
-from astraflow.contract.tasks import NodeFacts
-from astraflow.contract.trajectories import Failure, Span
+from astraflow.contract.spans import Span
 
 
 class NodeState(Enum):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from math import isfinite
 from typing import TypeAlias
 
@@ -10,30 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.spans import Author, Span
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-
-class Author(Enum):
-    """Who wrote a stretch of tokens."""
-
-    CONTEXT = "context"
-    """The prompt, a tool, the environment or another policy: masked out of the loss."""
-    MODEL = "model"
-    """The policy itself: trained on, with a logprob for each token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of tokens with one author and, if the model wrote it, one policy version."""
-
-    author: Author
-    length: int
-    version: Version | None = None
-    """Set for `Author.MODEL` only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,28 +74,6 @@ class Trajectory:
         """bool `[length]`: True where the model wrote the token."""
         flags = np.array([span.author is Author.MODEL for span in self.spans], dtype=np.bool_)
         return np.repeat(flags, [span.length for span in self.spans])
-
-
-class Boundary(Enum):
-    """Where a rollout broke."""
-
-    ENGINE = "engine"
-    ENVIRONMENT = "environment"
-    WORKFLOW = "workflow"
-    REWARD = "reward"
-
-    @property
-    def is_infrastructure(self) -> bool:
-        """True when trying again elsewhere may help; a workflow or reward defect would only repeat."""
-        return self in (Boundary.ENGINE, Boundary.ENVIRONMENT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why an episode has no result: data, not a crash."""
-
-    boundary: Boundary
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

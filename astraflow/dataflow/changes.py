@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSpec, Seam
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.plugged import Plugged

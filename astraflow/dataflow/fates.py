@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from astraflow.contract.failures import Boundary
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.trajectories import Boundary, Episode
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admitting.admitter import Admission
 
 ACCEPTED = "accepted"

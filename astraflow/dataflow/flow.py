@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.nodes import FlowSpec
 from astraflow.contract.partials import Partial
 from astraflow.contract.plugins import Seam
-from astraflow.contract.tasks import FlowSpec, Json, Task
+from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.fates import (
     ACCEPTED,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.segments import Place, SegmentFiles, SegmentMap
 from astraflow.runtime.locks import held
 from astraflow.runtime.logs import get_logger

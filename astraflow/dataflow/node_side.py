@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from astraflow.access.callers import Role, current_caller
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.partials import Partial
-from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Task
+from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admitting.admitter import Admission
 from astraflow.dataflow.evaluating.evaluator import Evaluator

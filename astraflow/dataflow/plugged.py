@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec, Seam
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.rows import RowKeeper
 
 

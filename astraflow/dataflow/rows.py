@@ -9,7 +9,7 @@ same moment: the cut stays exact, and its cost is that of the groups that came i
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 V = TypeVar("V", bound="int | float | str | list[Json]")
 

@@ -13,7 +13,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.bell import Bell
 from astraflow.dataflow.changes import PluginChanges, owner_of_rows
 from astraflow.dataflow.evaluating.evaluation import Evaluation

@@ -11,9 +11,9 @@ import grpc
 
 from astraflow.access.keeper import Keeper
 from astraflow.contract.ids import FlowId, PolicyId, PoolId
+from astraflow.contract.nodes import FlowSpec, PolicySpec, Welcome
 from astraflow.contract.plugins import Seam
 from astraflow.contract.reports import Report
-from astraflow.contract.tasks import FlowSpec, PolicySpec, Welcome
 from astraflow.dataflow.admitting.admitter import Admitter
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig

@@ -10,8 +10,8 @@ from astraflow.access.callers import Role, actor, current_caller, own_pool
 from astraflow.contract.batches import TrainerWelcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
+from astraflow.contract.nodes import Welcome
 from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Welcome
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.pool.credentials import Credentials

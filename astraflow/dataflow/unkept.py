@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 _MAX_UNPACKED_BYTES = 2**30
 """Of one problem's packed tests: what unpacks to more is no set of tests."""

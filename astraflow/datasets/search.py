@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import field_validator
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name

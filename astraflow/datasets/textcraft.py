@@ -13,7 +13,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Json, Prompt
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
 from astraflow.runtime.config import Config

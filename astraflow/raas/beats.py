@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import Unavailable, UnknownNode
 from astraflow.contract.ids import PolicyId, TaskId, Version
-from astraflow.contract.tasks import NodeStatus
+from astraflow.contract.nodes import NodeStatus
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.links import Links

@@ -1,6 +1,6 @@
 """A node whose engine only fails must not eat the run's tasks: it rests, then tries one."""
 
-from astraflow.contract.trajectories import Failure
+from astraflow.contract.failures import Failure
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

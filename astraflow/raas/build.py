@@ -7,7 +7,7 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.tasks import FlowSpec, PolicySpec, Welcome
+from astraflow.contract.nodes import FlowSpec, PolicySpec, Welcome
 from astraflow.models import build_tokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.runner import BuiltFlow

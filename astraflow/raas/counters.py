@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from astraflow.contract.tasks import NODE_COUNTERS, NODE_GAUGES
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 
 _ERRORS = 8
 _RATE_WINDOW_S = 10.0

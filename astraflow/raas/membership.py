@@ -9,7 +9,7 @@ from typing import TypeVar
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import AstraFlowError, InternalError, StorageFull, UnknownNode
 from astraflow.contract.ids import NodeId, TaskId
-from astraflow.contract.tasks import NodeFacts, Welcome
+from astraflow.contract.nodes import NodeFacts, Welcome
 from astraflow.raas.counters import NodeCounters
 from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock

@@ -11,7 +11,7 @@ from astraflow.client.badge import Badge
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.tasks import NodeFacts, Welcome
+from astraflow.contract.nodes import NodeFacts, Welcome
 from astraflow.raas.beats import Beats
 from astraflow.raas.breaker import Breaker
 from astraflow.raas.build import build_flow, build_policies, build_policy

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from astraflow.contract.tasks import Directive
+from astraflow.contract.nodes import Directive
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 

@@ -8,9 +8,9 @@ from math import floor
 from typing import Protocol
 
 from astraflow.contract.errors import InternalError, UnknownVersion
+from astraflow.contract.failures import Boundary
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.tasks import FlowSpec
-from astraflow.contract.trajectories import Boundary
+from astraflow.contract.nodes import FlowSpec
 from astraflow.raas.bases import Bases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.gap import disagreement, too_far

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure, Trajectory
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.pinned import PinnedEngines
 from astraflow.raas.recording import Recording

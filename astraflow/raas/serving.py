@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from astraflow.contract.failures import Boundary
 from astraflow.contract.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Boundary, Int32Array
+from astraflow.contract.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine

@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, TaskId
 from astraflow.contract.partials import Partial
 from astraflow.contract.tasks import Lease, Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
 from astraflow.raas.breaker import Breaker
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters

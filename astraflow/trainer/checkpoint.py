@@ -15,7 +15,7 @@ from blake3 import blake3
 from astraflow.contract.batches import StepReport
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import BatchId, PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.runtime.locks import held
 from astraflow.runtime.logs import get_logger
 

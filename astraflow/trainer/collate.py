@@ -10,7 +10,8 @@ from torch import Tensor
 
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.trajectories import Author, Int32Array, Trajectory
+from astraflow.contract.spans import Author
+from astraflow.contract.trajectories import Int32Array, Trajectory
 
 _STEM = 0
 """Number of the piece that all others of a pack may look at."""

@@ -1,4 +1,4 @@
-"""What several planes share: prompts, spans, node facts, JSON fields."""
+"""What several planes share: spans, node facts, JSON fields. None of it is an array."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,11 @@ from functools import lru_cache
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId, PoolId, PromptId, TaskId, Version
+from astraflow.contract.ids import PolicyId, PoolId, TaskId, Version
 from astraflow.contract.links import LinkReport
-from astraflow.contract.tasks import Json, NodeFacts, Prompt
-from astraflow.contract.trajectories import Author, Span
+from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.values import Json
 from astraflow.wire.pb import common_pb2 as pb
 
 _LINK_FIELDS = (
@@ -48,16 +49,6 @@ def decode_json(text: str, *, what: str) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise InvalidInput(f"{what} is not a JSON object")
     return value
-
-
-def encode_prompt(prompt: Prompt) -> pb.Prompt:
-    """Prompt -> message."""
-    return pb.Prompt(id=prompt.id, fields_json=encode_json(prompt.fields))
-
-
-def decode_prompt(message: pb.Prompt) -> Prompt:
-    """Message -> prompt."""
-    return Prompt(id=PromptId(message.id), fields=decode_json(message.fields_json, what=f"prompt {message.id}"))
 
 
 def encode_spans(spans: Iterable[Span]) -> list[pb.Span]:

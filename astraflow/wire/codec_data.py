@@ -5,17 +5,17 @@ from itertools import islice
 
 from astraflow.contract.batches import Batch, Row, StepReport, TrainerWelcome
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.tasks import Directive, FlowSpec, Lease, NodeStatus, PolicySpec, Task, Welcome
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
+from astraflow.contract.nodes import Directive, FlowSpec, NodeStatus, PolicySpec, Welcome
+from astraflow.contract.tasks import Lease, Prompt, Task
+from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_common import (
     decode_json,
     decode_link,
-    decode_prompt,
     decode_versions,
     encode_json,
     encode_link,
-    encode_prompt,
     plain,
 )
 from astraflow.wire.codec_partials import decode_recorded, encode_recorded
@@ -84,7 +84,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
     for task in lease.tasks:
         if task.group not in places:
             places[task.group] = len(reply.prompts)
-            reply.prompts.append(encode_prompt(task.prompt))
+            reply.prompts.append(_encoded_prompt(task.prompt))
         reply.tasks.add(
             id=task.id,
             group=task.group,
@@ -100,7 +100,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
 
 def decode_lease(message: pb.LeaseReply) -> Lease:
     """Message -> lease."""
-    prompts = [decode_prompt(prompt) for prompt in message.prompts]
+    prompts = [_decoded_prompt(prompt) for prompt in message.prompts]
     tasks = []
     for task in message.tasks:
         if task.prompt >= len(prompts):
@@ -310,3 +310,11 @@ def decode_step(message: pb.ReportStepRequest) -> StepReport:
         publish_s=message.publish_s,
         metrics=plain(message.metrics),
     )
+
+
+def _encoded_prompt(prompt: Prompt) -> common.Prompt:
+    return common.Prompt(id=prompt.id, fields_json=encode_json(prompt.fields))
+
+
+def _decoded_prompt(message: common.Prompt) -> Prompt:
+    return Prompt(id=PromptId(message.id), fields=decode_json(message.fields_json, what=f"prompt {message.id}"))

@@ -1,6 +1,7 @@
 """What is asked about sampled trajectories, groups and events, and what is answered, both ways."""
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.lookups import (
     EventQuery,
@@ -12,7 +13,6 @@ from astraflow.contract.lookups import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.trajectories import Boundary, Failure
 from astraflow.wire.codec_common import decode_spans, encode_spans, given, plain, taken
 from astraflow.wire.pb import control_plane_pb2 as pb
 

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
 from astraflow.contract.links import LinkReport
+from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState
-from astraflow.contract.tasks import NodeFacts
 from astraflow.wire.codec_common import decode_facts, decode_link, decode_versions, encode_facts, encode_link, plain
 from astraflow.wire.pb import control_plane_pb2 as pb
 

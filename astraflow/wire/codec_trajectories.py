@@ -7,7 +7,8 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Float32Array, Int32Array, Span, Trajectory
+from astraflow.contract.spans import Span
+from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
 from astraflow.wire.codec_common import decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb

@@ -1,7 +1,7 @@
 """How an episode ends when it cannot go on."""
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.trajectories import Boundary
+from astraflow.contract.failures import Boundary
 
 
 class RolloutBroke(AstraFlowError):

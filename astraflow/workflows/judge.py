@@ -5,9 +5,9 @@ import math
 from dataclasses import replace
 from hashlib import blake2b
 
+from astraflow.contract.failures import Boundary
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Boundary
 from astraflow.rewards.base import Reward, Score
 from astraflow.runtime.tracing import span
 from astraflow.workflows.errors import RolloutBroke

@@ -8,7 +8,8 @@ import numpy as np
 
 from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.trajectories import Author, Float32Array, Int32Array, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
 

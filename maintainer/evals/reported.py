@@ -1,8 +1,8 @@
 """Nodes and trainers of a simulated run, as dataflow would report them."""
 
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
+from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState, StreamReport
-from astraflow.contract.tasks import NodeFacts
 from astraflow.scaling.consumer import Consumer
 from astraflow.scaling.simulator import POLICY
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 
 class Failure(Enum):

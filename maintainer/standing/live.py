@@ -13,7 +13,7 @@ from typing import Protocol
 from astraflow.contract.advice import WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.fleet import Actor, Decision, Pool
 from astraflow.contract.maintenance import LiveScore
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from maintainer.standing.worth import cost
 
 MOST_S = 86400.0

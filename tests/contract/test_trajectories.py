@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Author, Boundary, Episode, Failure, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Episode, Trajectory
 from tests import make
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from prometheus_client.core import Metric
 
 from astraflow.contract.evaluations import EvaluationState
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import PoolReport, Report
-from astraflow.contract.tasks import NODE_COUNTERS, NODE_GAUGES
 from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from tests import make
 

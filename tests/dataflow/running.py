@@ -10,7 +10,7 @@ from typing import Any
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient, TrainerDataClient
 from astraflow.contract.ids import PolicyId, PoolId, TaskId
-from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.nodes import NodeFacts
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive

@@ -6,9 +6,10 @@ import pytest
 
 from astraflow.contract.batches import Row
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.admitting.routing import RoutedGroup, route
 from astraflow.dataflow.issuing.selectors import selectors

@@ -12,8 +12,9 @@ from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInpu
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange, PluginSpec, Seam
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from astraflow.contract.tasks import Json, Task
+from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.dataflow.changes import MOST_LETTERS, MOST_PLUGINS

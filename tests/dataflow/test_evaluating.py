@@ -11,11 +11,12 @@ import pytest
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.lookups import TrajectoryQuery
 from astraflow.contract.reports import Report
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal

@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import PluginChange, Seam
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.config import EvaluationConfig
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal

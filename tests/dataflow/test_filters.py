@@ -13,7 +13,8 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import Seam
-from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.admitting.admitter import Admitter
 from astraflow.dataflow.admitting.filtering import Filter
 from astraflow.dataflow.admitting.filters import filters

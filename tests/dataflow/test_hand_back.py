@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.errors import InvalidInput, UnknownNode
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, PolicyId, Version
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.partials import MAX_PARTIAL_BYTES
 from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.tasks import NodeStatus, Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow import service as service_module
 from astraflow.dataflow.issuing import handout
 from tests import make

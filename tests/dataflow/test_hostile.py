@@ -12,7 +12,8 @@ import pytest
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, RateLimited
 from astraflow.contract.ids import NodeId, TaskId, Version
 from astraflow.contract.reports import Report
-from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codec_data import encode_push

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.plugins import Seam
-from astraflow.contract.tasks import Json
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
+from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector

@@ -20,7 +20,7 @@ from astraflow.contract.access import JoinToken
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.lookups import EventQuery
-from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.nodes import NodeFacts
 from astraflow.dataflow.service import serve
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import dial

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.tasks import NodeStatus, Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.reporting.archive import Archive

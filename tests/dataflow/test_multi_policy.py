@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from astraflow.contract.tasks import NodeStatus, Task
+from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.journal import Journal

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families as parsed_te
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.tasks import NODE_COUNTERS, NODE_GAUGES
 from astraflow.dataflow.metrics import exposition, serving_metrics
 from astraflow.dataflow.metrics_door import MetricsDoor, metrics_door
 from astraflow.dataflow.reporting.openmetrics import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.lookups import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.reporting import sample_lookups
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.sample_lookups import bin_width

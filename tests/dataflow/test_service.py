@@ -8,12 +8,14 @@ import pytest
 
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InvalidInput, UnknownNode, UnknownPolicy
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.links import WeightsReport
 from astraflow.contract.lookups import EventQuery, GroupQuery, TrajectoryQuery
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.reports import NodeState, Report
-from astraflow.contract.tasks import NodeStatus, Task
-from astraflow.contract.trajectories import Boundary, Episode, Failure
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Episode
 from astraflow.dataflow import service as service_module
 from tests import make
 from tests.dataflow.running import Service, config, facts, running

@@ -11,8 +11,9 @@ import grpc
 
 from astraflow.contract.errors import InvalidInput, Unavailable, UnknownNode
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
+from astraflow.contract.nodes import Directive, FlowSpec, NodeFacts, NodeStatus, PolicySpec, Welcome
 from astraflow.contract.partials import Partial
-from astraflow.contract.tasks import Directive, FlowSpec, Lease, NodeFacts, NodeStatus, PolicySpec, Task, Welcome
+from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_common import decode_facts
 from astraflow.wire.codec_data import decode_push, decode_status, encode_directive, encode_lease, encode_welcome

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.links import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.lookups import (
@@ -21,6 +22,7 @@ from astraflow.contract.lookups import (
     TrajectoryPage,
     TrajectoryQuery,
 )
+from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins
 from astraflow.contract.reports import (
     Event,
@@ -32,8 +34,7 @@ from astraflow.contract.reports import (
     SampledTrajectory,
     StreamReport,
 )
-from astraflow.contract.tasks import NodeFacts
-from astraflow.contract.trajectories import Author, Boundary, Failure, Span
+from astraflow.contract.spans import Author, Span
 from tests import make
 
 BATCH_GROUPS = 32

@@ -8,7 +8,7 @@ from typing import Any
 
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.ids import NodeId, PolicyId, PoolId
-from astraflow.contract.tasks import NodeFacts
+from astraflow.contract.nodes import NodeFacts
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.breaker import Breaker
 from astraflow.raas.build import build_flow

@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import Unavailable
-from astraflow.contract.tasks import Directive, NodeStatus
+from astraflow.contract.nodes import Directive, NodeStatus
 from astraflow.raas.beats import Beats
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from astraflow.contract.trajectories import Boundary, Failure
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.raas.breaker import MAX_REST_S, Breaker
 from tests.fakes.clock import ManualClock
 

@@ -7,7 +7,7 @@ import pytest
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InternalError, NotAuthenticated, StorageFull, Unavailable, UnknownNode
 from astraflow.contract.ids import NodeId, TaskId
-from astraflow.contract.tasks import NodeFacts, Welcome
+from astraflow.contract.nodes import NodeFacts, Welcome
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership, RunChanged
 from tests.fakes.clock import ManualClock, settle

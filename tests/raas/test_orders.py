@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from astraflow.contract.tasks import Directive
+from astraflow.contract.nodes import Directive
 from astraflow.raas.orders import Orders
 from tests.fakes.clock import ManualClock, settle
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from astraflow.contract.failures import Boundary
 from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.partials import Recorded
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Boundary, Int32Array, Trajectory
+from astraflow.contract.trajectories import Int32Array, Trajectory
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.build import build_flow
 from astraflow.raas.counters import NodeCounters

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import GroupId, PolicyId
 from astraflow.contract.tasks import Prompt, Task
-from astraflow.contract.trajectories import Boundary, Failure, Trajectory
+from astraflow.contract.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.recording import Recording

@@ -12,7 +12,8 @@ import pytest
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
 from astraflow.contract.ids import PolicyId, PromptId, Version
-from astraflow.contract.tasks import Directive, Prompt, Task
+from astraflow.contract.nodes import Directive
+from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.weights import Dtype
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.service import serve

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from astraflow.contract import partials
-from astraflow.contract.trajectories import Boundary
+from astraflow.contract.failures import Boundary
 from tests import make
 from tests.fakes.dataflow import FakeDataflow
 from tests.fakes.engine import FakeEngine

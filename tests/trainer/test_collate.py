@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.trajectories import Author, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Trajectory
 from astraflow.models.causal import hidden_states, logits_at
 from astraflow.trainer.collate import Collated, PackingLimits, collate
 from tests import make_torch

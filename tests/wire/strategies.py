@@ -11,12 +11,15 @@ import numpy as np
 import xxhash
 from hypothesis import strategies as st
 
+from astraflow.contract.failures import Failure
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
 from astraflow.contract.ids import LARGEST_VERSION, Name, Version
 from astraflow.contract.lookups import MOST_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
-from astraflow.contract.tasks import Json, Lease, Task
-from astraflow.contract.trajectories import Author, Episode, Failure, Span, Trajectory
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.values import Json
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
 
 names = st.text("aZ9._:/-", max_size=6).map(lambda rest: f"n{rest}")

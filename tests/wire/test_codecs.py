@@ -46,11 +46,12 @@ from astraflow.contract.maintenance import (
     Proposal,
     TranscriptEntry,
 )
+from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus, Welcome
 from astraflow.contract.partials import Partial, Recorded
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
 from astraflow.contract.rehearsals import Check, ProviderFacts, Rehearsal
 from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
-from astraflow.contract.tasks import Directive, Lease, NodeFacts, NodeStatus, Prompt, Welcome
+from astraflow.contract.tasks import Lease, Prompt
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (

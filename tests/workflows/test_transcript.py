@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Author
+from astraflow.contract.spans import Author
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.workflows.transcript import Transcript, with_text
 

@@ -1,10 +1,11 @@
 import pytest
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
-from astraflow.contract.trajectories import Boundary, Trajectory
+from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.trajectories import Author, Span
+from astraflow.contract.spans import Author, Span
 from web.present import formats
 from web.present.samples import tone_of, versions_of
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.trajectories import Author
+from astraflow.contract.spans import Author
 from web.present import formats
 
 _TIMES = "\N{MULTIPLICATION SIGN}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.filtering import Filter
 from astraflow.dataflow.admitting.routing import RoutedGroup, route
 from astraflow.dataflow.plugged import Plugged

@@ -5,7 +5,7 @@ from typing import Any
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.ids import FlowId, PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.evaluating.round import Request, Round, Rounds
 from astraflow.dataflow.evaluating.schedule import Schedule
 from astraflow.dataflow.evaluating.scores import scores

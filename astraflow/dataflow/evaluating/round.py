@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.evaluating.scores import Sample
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.issuer import check_data

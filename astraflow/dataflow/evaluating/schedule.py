@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 
 class Schedule:

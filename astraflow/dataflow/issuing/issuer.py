@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
 from astraflow.dataflow.plugged import Plugged

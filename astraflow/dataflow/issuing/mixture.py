@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.rows import RowKeeper

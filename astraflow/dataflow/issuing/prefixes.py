@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.partials import Partial, Recorded
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.fates import HANDED_BACK, LATE
 
 CONTINUED = "continued"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 
 Rewards: TypeAlias = Mapping[PolicyId, tuple[float, ...]]
 """What a finished group scored, policy by policy; members that failed are left out."""

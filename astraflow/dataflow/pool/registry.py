@@ -7,8 +7,9 @@ from typing import Any
 
 from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import NodeId, PolicyId, Version
+from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.reports import NodeState
-from astraflow.contract.tasks import Directive, Json, NodeFacts, NodeStatus
+from astraflow.contract.values import Json
 
 RATE_WINDOW_S = 10.0
 """Rates look back this far."""

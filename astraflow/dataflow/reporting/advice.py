@@ -9,7 +9,7 @@ from typing import Any
 from astraflow.contract.advice import FleetTerms, PoolAdvice
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.restraints import Restraints

@@ -14,7 +14,7 @@ from typing import Any
 
 from astraflow.contract.lookups import EventPage, EventQuery
 from astraflow.contract.reports import Event
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.conditions import Conditions, containing

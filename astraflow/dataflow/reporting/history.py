@@ -13,7 +13,7 @@ import zstandard
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.lookups import RESOLUTIONS_S
 from astraflow.contract.reports import Report
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive, connected_to_read
 from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes

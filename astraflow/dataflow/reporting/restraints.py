@@ -10,7 +10,7 @@ from typing import Any
 
 from astraflow.contract.advice import PoolAdvice, Reason
 from astraflow.contract.ids import PoolId
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.scaling.explain import CAPS
 
 ENDED_S = 120.0

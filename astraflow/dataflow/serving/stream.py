@@ -10,7 +10,7 @@ from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.links import VersionReport
 from astraflow.contract.plugins import Seam
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.dataflow.issuing.throttle import issue_room
 from astraflow.dataflow.plugged import Plugged

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 from astraflow.datasets.tables.base import Wanted, as_json, fingerprint_of
 from astraflow.datasets.tables.columns import chosen_columns

@@ -10,7 +10,7 @@ from uuid import UUID
 from xxhash import xxh3_128
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 
 Wanted: TypeAlias = Mapping[str, tuple[type, ...]]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from xxhash import xxh3_128
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 from astraflow.datasets.tables.base import Wanted, check_fields
 

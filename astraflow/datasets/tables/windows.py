@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.datasets.tables.base import Table, fingerprint_of

@@ -10,8 +10,8 @@ from pydantic import Field
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
 from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EngineLoad, PauseMode
 from astraflow.raas.engines.distributions import Distribution

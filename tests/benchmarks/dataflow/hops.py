@@ -21,8 +21,10 @@ import structlog
 
 from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
-from astraflow.contract.tasks import NodeFacts, Task
-from astraflow.contract.trajectories import Author, Episode, Span, Trajectory
+from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.reporting.archive import Archive

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.dataflow.issuing.selection import LEAST_SPREAD

@@ -8,8 +8,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
 from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.runtime.config import Config

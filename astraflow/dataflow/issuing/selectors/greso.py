@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.epochs import Epochs
 from astraflow.dataflow.issuing.selection import LEAST_SPREAD, Rewards, compared, has_spread, means
 from astraflow.dataflow.issuing.selectors import selectors

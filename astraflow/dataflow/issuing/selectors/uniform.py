@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.selection import Rewards
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.runtime.config import Config

@@ -5,7 +5,7 @@ from heapq import nsmallest
 from typing import Any
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import Buffered
 from astraflow.dataflow.serving.orders import Order, place
 from astraflow.dataflow.serving.samplers import samplers

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import Buffered
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config import Config

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from astraflow.contract.ids import Version
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.dataflow.serving.buffer import Buffered
 from astraflow.dataflow.serving.orders import Order, place
 from astraflow.dataflow.serving.samplers import samplers
