@@ -11,12 +11,13 @@ from pathlib import Path
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process
+from web.db import URL
+from web.migrating import migrate_apart
 from web.service import serve
 from web.settings import Settings
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 FLEET_TOKEN = "ASTRAFLOW_FLEET_TOKEN"  # noqa: S105 (the variable's name, not a secret)
-DATABASE = "ASTRAFLOW_WEB_DATABASE"
 PROVIDER_SECRET = "ASTRAFLOW_OIDC_SECRET"  # noqa: S105 (the variable's name, not a secret)
 
 COLLECT_AFTER = (50_000, 20, 20)
@@ -33,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(*COLLECT_AFTER)
 
     async def run(stop: asyncio.Event) -> None:
-        await serve(_settings(chosen), stop=stop, on_ready=_say_ready)
+        settings = _settings(chosen)
+        await asyncio.to_thread(migrate_apart, settings.directory, settings.database)
+        await serve(settings, stop=stop, on_ready=_say_ready)
 
     return run_process(run, has_large_messages=False)
 
@@ -68,7 +71,7 @@ def _settings(chosen: argparse.Namespace) -> Settings:
     secrets = {
         "token": token,
         "fleet_token": os.environ.get(FLEET_TOKEN, ""),
-        "database": os.environ.get(DATABASE, ""),
+        "database": os.environ.get(URL, ""),
         "provider_secret": os.environ.get(PROVIDER_SECRET, ""),
     }
     return Settings.parse(vars(chosen) | secrets, where="")

@@ -17,10 +17,8 @@ from astraflow.runtime.service import EXIT_FAILED, exit_code
 from web import audit_queries
 from web.audit import Trail
 from web.audit_queries import RESULTS, AuditFilter, filter_from
-from web.db import DATABASE, SECRET, Database, open_database
+from web.db import DATABASE, SECRET, URL, Database, open_database
 from web.present.audit import as_csv, as_ndjson, chain_view, csv_head
-
-URL = "ASTRAFLOW_WEB_DATABASE"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

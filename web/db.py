@@ -10,7 +10,15 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import database
 
 DATABASE, SECRET = "web.sqlite", "web.secret"
+URL = "ASTRAFLOW_WEB_DATABASE"
+"""Environment variable: the address of a PostgreSQL database to use instead."""
 SECRET_BYTES = 32
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+_IF_BROKEN = (
+    "free space, mend its permissions, or move it away (it holds accounts, the audit and recorded charts; the run does "
+    "not need it)"
+)
 
 
 class Database(database.Database):
@@ -34,13 +42,18 @@ def open_database(directory: Path, url: str = "") -> Database:
         raise InvalidInput(
             f"the directory {directory} cannot be used: {problem.strerror}; give one that you may write to"
         ) from None
-    engine = database.opened(
-        url or f"sqlite:///{directory / DATABASE}",
-        migrations=Path(__file__).parent / "migrations",
-        if_broken="free space, mend its permissions, or move it away (it holds accounts, the audit and recorded "
-        "charts; the run does not need it)",
-    )
-    return Database(engine, secret)
+    return Database(database.opened(_url(directory, url), migrations=MIGRATIONS, if_broken=_IF_BROKEN), secret)
+
+
+def is_current(directory: Path, url: str = "") -> bool:
+    """Whether there is a database with today's tables. Raises: InvalidInput as `open_database`."""
+    if not url and not (directory / DATABASE).exists():
+        return False
+    return database.is_current(_url(directory, url), migrations=MIGRATIONS, if_broken=_IF_BROKEN)
+
+
+def _url(directory: Path, url: str) -> str:
+    return url or f"sqlite:///{directory / DATABASE}"
 
 
 def _secret(path: Path) -> bytes:

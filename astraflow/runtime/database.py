@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, event, inspect, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlmodel import Session, create_engine
 
@@ -16,7 +14,8 @@ from astraflow.contract.errors import InvalidInput
 T = TypeVar("T")
 
 _READS_ONLY = "astraflow_reads_only"
-_MIGRATION_LOCK = 0x617374726166  # any number that nobody else locks
+_REVISIONS = "alembic_version"
+"""Alembic's table, whose one row says which migrations a database has had."""
 
 
 class Database:
@@ -60,6 +59,43 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
     if_broken: what would help, for the message. is_synced: each commit of SQLite is on the disk before it returns.
     Raises: InvalidInput when it cannot be used.
     """
+    engine = _engine(url, if_broken=if_broken, is_synced=is_synced)
+    try:
+        if _revision(engine) != newest_revision(migrations):
+            from astraflow.runtime.migrating import migrate  # Alembic takes 8 MB: whose tables are today's has none
+
+            migrate(engine, migrations)
+    except DBAPIError as problem:
+        engine.dispose()
+        raise _unusable(url, problem, if_broken) from None
+    return engine
+
+
+def is_current(url: str, *, migrations: Path, if_broken: str) -> bool:
+    """Whether the database at `url` has today's tables. Raises: InvalidInput when it cannot be used."""
+    engine = _engine(url, if_broken=if_broken, is_synced=False)
+    try:
+        return _revision(engine) == newest_revision(migrations)
+    except DBAPIError as problem:
+        raise _unusable(url, problem, if_broken) from None
+    finally:
+        engine.dispose()
+
+
+def newest_revision(migrations: Path) -> str:
+    """The revision that the folder leads to: its files begin with theirs, and are in order."""
+    return max(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
+
+
+def _revision(engine: Engine) -> str | None:
+    """The revision that a database is at; None for an empty one."""
+    with engine.execution_options(**{_READS_ONLY: True}).connect() as connection:
+        if not inspect(connection).has_table(_REVISIONS):
+            return None
+        return connection.execute(text(f"SELECT version_num FROM {_REVISIONS}")).scalar_one_or_none()  # noqa: S608 (a constant)
+
+
+def _engine(url: str, *, if_broken: str, is_synced: bool) -> Engine:
     try:
         engine = create_engine(_with_driver(url), pool_pre_ping=True)
     except ImportError as problem:
@@ -73,12 +109,11 @@ def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = Fals
         pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if is_synced else 'NORMAL'}", "busy_timeout=5000")
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
         event.listen(engine, "begin", _begin)
-    try:
-        _upgrade(engine, migrations)
-    except DBAPIError as problem:
-        engine.dispose()
-        raise InvalidInput(f"the database {_shown(url)} cannot be used: {problem.orig}; {if_broken}") from None
     return engine
+
+
+def _unusable(url: str, problem: DBAPIError, if_broken: str) -> InvalidInput:
+    return InvalidInput(f"the database {_shown(url)} cannot be used: {problem.orig}; {if_broken}")
 
 
 def _begin(connection: Connection) -> None:
@@ -90,17 +125,6 @@ def _set_up(connection: Any, pragmas: tuple[str, ...]) -> None:
     connection.isolation_level = None  # Python's sqlite3 would begin late, after the first reads
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
-
-
-def _upgrade(engine: Engine, migrations: Path) -> None:
-    config = AlembicConfig()
-    config.set_main_option("script_location", str(migrations))
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":  # one process migrates, the others wait for it; SQLite locks anyway
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
-        connection.commit()
 
 
 def _with_driver(url: str) -> str:

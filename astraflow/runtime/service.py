@@ -18,7 +18,7 @@ from astraflow.contract.errors import (
     UnknownPolicy,
 )
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.runtime.memory import keep_little, prepare_for_large_messages
 
 log = get_logger()
 
@@ -40,7 +40,7 @@ def exit_code(problem: AstraFlowError) -> int:
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones.
+    has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
 
     An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
     traceback: its message is written for the person who reads it.
@@ -48,6 +48,8 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, h
     code = 0
     if has_large_messages:
         prepare_for_large_messages()
+    else:
+        keep_little()
     try:
         uvloop.run(_with_stop(main))
     except* AstraFlowError as problems:

@@ -20,8 +20,8 @@ from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes
 from astraflow.wire.codec_control import decode_report, encode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
 
-PAGE_BYTES = 16 * 2**20
-"""What one answer may hold, as messages."""
+PAGE_BYTES = 2**20
+"""What one answer may hold, as messages: who asks has it as bytes, as messages and as reports at a time."""
 
 _NODE_BYTES = 1000
 """What a node's part of a report holds in memory, roughly."""
@@ -172,10 +172,14 @@ def recorded(path: Path, *, resolution_s: int) -> Iterator[Report]:
 
 
 def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int) -> pb.HistoryReply:
-    newest = f"select sequence, body from {table} where sequence > ? order by sequence desc limit ?"  # noqa: S608 (one of two names)
+    latest = f"select sequence from {table} where sequence > ? order by sequence desc limit ?"  # noqa: S608 (one of two names)
+    rows = database.execute(
+        f"select body from {table} where sequence >= (select min(sequence) from ({latest})) order by sequence",  # noqa: S608 (as above)
+        (sequence, limit),
+    )
     reply = pb.HistoryReply()
     size_bytes = 0
-    for _, body in database.execute(f"select * from ({newest}) order by sequence", (sequence, limit)):  # noqa: S608 (as above)
+    for (body,) in rows:
         message = _inflated(body)
         size_bytes += len(message)
         if reply.reports and size_bytes > PAGE_BYTES:

@@ -18,6 +18,7 @@ from typing import Any
 
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.reports import NodeState
+from astraflow.dataflow.reporting.history import PAGE_BYTES
 from astraflow.wire.codec_control import encode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane
@@ -67,15 +68,19 @@ class Feed(FakeControlPlane):
             yield self.report_at(sent, at=time.time())
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
-        """Seconds of the run without its nodes, as dataflow keeps them of a large run."""
+        """Seconds of the run without its nodes, as dataflow keeps them of a large run, in pages of dataflow's size."""
         kept = 900 if request.resolution_s <= 1 else 0
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, kept) + 1, 1)
-        now, reports = time.time(), []
+        now, reply, size_bytes = time.time(), pb.HistoryReply(), 0
         for sequence in range(first, self.sequence + 1 if kept else first):
             report = encode_report(self._past.report(sequence, is_history=True))
             report.at = now - (self.sequence - sequence)
-            reports.append(report)
-        return pb.HistoryReply(reports=reports)
+            size_bytes += report.ByteSize()
+            if size_bytes > PAGE_BYTES:
+                reply.has_more = True
+                break
+            reply.reports.append(report)
+        return reply
 
 
 async def _commands(feed: Feed, telling: asyncio.Event, end: asyncio.Event) -> None:

@@ -1,0 +1,21 @@
+"""Moves a database from the tables of an earlier release to today's. Alembic is imported here and nowhere else."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine
+
+_LOCK = 0x617374726166  # any number that nobody else locks
+
+
+def migrate(engine: Engine, migrations: Path) -> None:
+    """Run what is missing of the migrations in that folder, whose `env.py` takes its connection from the attributes."""
+    config = Config()
+    config.set_main_option("script_location", str(migrations))
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":  # one process migrates, the others wait for it; SQLite locks anyway
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        connection.commit()
