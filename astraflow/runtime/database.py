@@ -14,6 +14,9 @@ from astraflow.contract.errors import InvalidInput
 T = TypeVar("T")
 
 _READS_ONLY = "astraflow_reads_only"
+_CACHE_KIB = 512
+"""Of each connection to SQLite, of which every thread may hold one: what is not in it is in the system's own cache."""
+
 _REVISIONS = "alembic_version"
 """Alembic's table, whose one row says which migrations a database has had."""
 
@@ -106,7 +109,12 @@ def _engine(url: str, *, if_broken: str, is_synced: bool) -> Engine:
         what = f"{problem}".replace(url, _shown(url))  # SQLAlchemy quotes it
         raise InvalidInput(f"the database {_shown(url)} cannot be used: {what}; {if_broken}") from None
     if engine.dialect.name == "sqlite":
-        pragmas = ("journal_mode=WAL", f"synchronous={'FULL' if is_synced else 'NORMAL'}", "busy_timeout=5000")
+        pragmas = (
+            "journal_mode=WAL",
+            f"synchronous={'FULL' if is_synced else 'NORMAL'}",
+            "busy_timeout=5000",
+            f"cache_size=-{_CACHE_KIB}",
+        )
         event.listen(engine, "connect", lambda connection, _: _set_up(connection, (*pragmas, "foreign_keys=ON")))
         event.listen(engine, "begin", _begin)
     return engine

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from sqlalchemy import Select, delete, func, literal, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlmodel import Session, SQLModel, col
 
 from web.history.levels import LEVELS, ROLLS, SECONDS, Level
@@ -14,7 +14,7 @@ from web.tables import SeriesName, SeriesRolled
 Names = dict[tuple[str, str], int]
 """(subject, value) -> id, of one run."""
 
-ROWS_AT_ONCE = 2000
+ROWS_AT_ONCE = 500
 """Rows in one statement: after minutes away there are tens of thousands, and each takes memory until it is written."""
 
 
@@ -89,7 +89,8 @@ def _named(session: Session, run_id: int, keys: Set[tuple[str, str]]) -> Names:
     if not keys:
         return {}
     rows = [{"run_id": run_id, "subject": subject, "value": value} for subject, value in sorted(keys)]
-    session.execute(_insert(session, SeriesName), rows)
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        session.execute(_insert(session, SeriesName), rows[first : first + ROWS_AT_ONCE])
     return {key: series_id for key, series_id in names_of(session, run_id).items() if key in keys}
 
 
@@ -119,8 +120,12 @@ def _insert(session: Session, table: type[SQLModel]) -> Any:
 
     Into the table itself: going by its class would take each row of thousands through the mapper.
     """
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    return dialect.insert(table.__table__)  # type: ignore[attr-defined] # each class of a table has it
+    rows: Any = table.__table__  # type: ignore[attr-defined] # each class of a table has it
+    if session.get_bind().dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # whoever keeps all in SQLite has none of its types
+
+        return postgresql.insert(rows)
+    return sqlite.insert(rows)
 
 
 def _bucket(at: float, level: Level) -> float:

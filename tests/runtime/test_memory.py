@@ -1,0 +1,40 @@
+"""How a process takes memory from the C library."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+THREADS = """
+import ctypes, sys, threading
+from astraflow.runtime.memory import keep_little
+
+if sys.argv[2] == "little":
+    keep_little()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.fopen.restype = ctypes.c_void_p
+barrier = threading.Barrier(4)
+
+def work():
+    barrier.wait()
+    libc.malloc(1000)
+    barrier.wait()
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
+@pytest.mark.parametrize("kept", ["little", "usual"])
+def test_threads_of_a_process_that_keeps_little_share_a_heap(tmp_path: Path, kept: str) -> None:
+    said = tmp_path / "heaps.xml"
+    subprocess.run([sys.executable, "-c", THREADS, str(said), kept], check=True)
+    assert (said.read_text().count("<heap nr=") == 1) == (kept == "little")

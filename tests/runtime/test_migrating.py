@@ -1,0 +1,25 @@
+"""Whether a database has today's tables is known without Alembic."""
+
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+
+from astraflow.runtime.database import is_current, newest_revision, opened
+from maintainer.fleet import ledger
+from web import db
+
+FOLDERS = [Path(room.__file__).parent / "migrations" for room in (db, ledger)]
+
+
+@pytest.mark.parametrize("migrations", FOLDERS)
+def test_the_last_file_is_where_the_migrations_lead(migrations: Path) -> None:
+    assert newest_revision(migrations) == ScriptDirectory(str(migrations)).get_current_head()
+
+
+@pytest.mark.parametrize("migrations", FOLDERS)
+def test_a_database_is_current_once_it_was_opened(tmp_path: Path, migrations: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.sqlite"
+    assert not is_current(url, migrations=migrations, if_broken="")
+    opened(url, migrations=migrations, if_broken="").dispose()
+    assert is_current(url, migrations=migrations, if_broken="")

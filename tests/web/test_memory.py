@@ -1,0 +1,48 @@
+"""What the web process has in memory: nothing that it never uses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NEVER_USED = (
+    "numpy",
+    "torch",
+    "alembic",
+    "mako",
+    "sqlalchemy.dialects.postgresql",
+    "boto3",
+    "httpx",
+    "numba",
+    "pyarrow",
+)
+
+SERVED = """
+import sys
+from pathlib import Path
+import web.__main__
+from web.db import open_database
+from web.migrating import migrate_apart
+
+directory = Path(sys.argv[1])
+migrate_apart(directory, "")
+open_database(directory).close()
+print("\\n".join(sys.modules))
+"""
+
+
+def loaded(directory: Path) -> set[str]:
+    """The modules of a process that has opened the database in `directory` as the page's does."""
+    done = subprocess.run([sys.executable, "-c", SERVED, str(directory)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_the_web_process_loads_nothing_that_it_never_uses(tmp_path: Path, is_new: bool) -> None:
+    if not is_new:
+        loaded(tmp_path)
+    modules = loaded(tmp_path)
+    assert {"web.app", "web.service", "astraflow.client.control_plane", "sqlalchemy"} <= modules
+    assert modules.isdisjoint(NEVER_USED)
