@@ -84,7 +84,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
     for task in lease.tasks:
         if task.group not in places:
             places[task.group] = len(reply.prompts)
-            reply.prompts.append(_encoded_prompt(task.prompt))
+            reply.prompts.append(encode_prompt(task.prompt))
         reply.tasks.add(
             id=task.id,
             group=task.group,
@@ -100,7 +100,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
 
 def decode_lease(message: pb.LeaseReply) -> Lease:
     """Message -> lease."""
-    prompts = [_decoded_prompt(prompt) for prompt in message.prompts]
+    prompts = [decode_prompt(prompt) for prompt in message.prompts]
     tasks = []
     for task in message.tasks:
         if task.prompt >= len(prompts):
@@ -312,9 +312,11 @@ def decode_step(message: pb.ReportStepRequest) -> StepReport:
     )
 
 
-def _encoded_prompt(prompt: Prompt) -> common.Prompt:
+def encode_prompt(prompt: Prompt) -> common.Prompt:
+    """Prompt -> message."""
     return common.Prompt(id=prompt.id, fields_json=encode_json(prompt.fields))
 
 
-def _decoded_prompt(message: common.Prompt) -> Prompt:
+def decode_prompt(message: common.Prompt) -> Prompt:
+    """Message -> prompt."""
     return Prompt(id=PromptId(message.id), fields=decode_json(message.fields_json, what=f"prompt {message.id}"))

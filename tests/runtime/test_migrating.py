@@ -9,7 +9,7 @@ from astraflow.runtime.database import is_current, newest_revision, opened
 from maintainer.fleet import ledger
 from web import db
 
-FOLDERS = [Path(room.__file__).parent / "migrations" for room in (db, ledger)]
+FOLDERS = [db.MIGRATIONS, Path(ledger.__file__).parent / "migrations"]
 
 
 @pytest.mark.parametrize("migrations", FOLDERS)

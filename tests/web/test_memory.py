@@ -6,17 +6,11 @@ from pathlib import Path
 
 import pytest
 
-NEVER_USED = (
-    "numpy",
-    "torch",
-    "alembic",
-    "mako",
-    "sqlalchemy.dialects.postgresql",
-    "boto3",
-    "httpx",
-    "numba",
-    "pyarrow",
-)
+NEVER_USED = {
+    *("numpy", "torch", "numba", "pyarrow"),
+    *("alembic", "mako", "sqlalchemy.dialects.postgresql"),
+    *("boto3", "httpx"),
+}
 
 SERVED = """
 import sys

@@ -72,7 +72,7 @@ from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fle
 from tests.wire.strategies import names, same, values_of
 
 CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
-    (codec_common, "prompt"): (Prompt, common_pb2.Prompt),
+    (codec_data, "prompt"): (Prompt, common_pb2.Prompt),
     (codec_common, "facts"): (NodeFacts, common_pb2.NodeFacts),
     (codec_common, "link"): (LinkReport, common_pb2.LinkReport),
     (codec_data, "welcome"): (Welcome, data_plane_pb2.JoinReply),
