@@ -138,6 +138,8 @@ class Instance:
     draining_at: float | None = None
     retiring_at: float | None = None
     gone_at: float | None = None
+    failed_at: float | None = None
+    """When it was seen that its launch failed; None for one that worked, is on its way, or was taken back."""
     message: str = ""
     """What is to be known about it: why it goes, or what went wrong."""
 

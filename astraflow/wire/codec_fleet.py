@@ -39,7 +39,7 @@ _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour"),
     *("actor", "reason", "intended_at", "expires_at", "message"),
 )
-_INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at")
+_INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "failed_at")
 _STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans", "waiting")
 _PLAN = (
     "observed_version",

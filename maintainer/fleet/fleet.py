@@ -279,6 +279,7 @@ class Fleet:
             changed = replace(changed, failures=0, breaker_until=None)
         if not (sight in FAILURES and known.instance.state in STARTING and not is_counted):
             return Changes(records=(seen,), pools=(changed,) if changed != pool else ())
+        seen = replace(seen, instance=replace(seen.instance, failed_at=self.clock.wall()))
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAK_AFTER else pool.breaker_until
         decision = self.decision(

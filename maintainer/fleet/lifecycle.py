@@ -31,7 +31,9 @@ class Sight(Enum):
     DRAIN = "drain"
     """The order to go in peace."""
     RETIRE = "retire"
-    """The order to go."""
+    """The order to go: nothing can come of it."""
+    STOP = "stop"
+    """The order to go with the service: no fault of its own."""
     RETIRED = "retired"
     """The provider answered the order: nothing is left."""
 
@@ -106,4 +108,5 @@ _TABLE: dict[Sight, dict[State, State]] = {
         State.SUSPECT: State.DRAINING,
     },
     Sight.RETIRE: dict.fromkeys(ALIVE, State.RETIRING),
+    Sight.STOP: dict.fromkeys(ALIVE, State.RETIRING),
 }

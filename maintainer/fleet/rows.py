@@ -39,7 +39,8 @@ from maintainer.fleet.tables import (
 
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
-    *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "message"),
+    *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "failed_at"),
+    "message",
 )
 _RECORD = ("tries", "next_try_at", "missed", "is_told", "suspect_at")
 _POOL = ("version", "target", "hold_until", "hold_reason", "failures", "breaker_until")

@@ -154,7 +154,7 @@ class Service:
         if not self._fleet.config.retire_on_stop or self._fleet.kill is KillScope.ALL:
             return
         for record in self._fleet.ledger.alive():
-            await self._fleet.see(record.id, Sight.RETIRE, message="the fleet service stops (retire_on_stop)")
+            await self._fleet.see(record.id, Sight.STOP, message="the fleet service stops (retire_on_stop)")
         try:
             async with asyncio.timeout(GOODBYE_S):
                 while self._fleet.ledger.alive():

@@ -46,6 +46,7 @@ class InstanceRow(SQLModel, table=True):
     draining_at: float | None = None
     retiring_at: float | None = None
     gone_at: float | None = Field(default=None, index=True)
+    failed_at: float | None = None
     message: str
     tries: int
     """Of what is to be done now."""

@@ -266,6 +266,7 @@ class FleetInstance(_message.Message):
     RETIRING_AT_FIELD_NUMBER: _builtins.int
     GONE_AT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    FAILED_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pool: _builtins.str
     state: _builtins.str
@@ -286,6 +287,8 @@ class FleetInstance(_message.Message):
     retiring_at: _builtins.float
     gone_at: _builtins.float
     message: _builtins.str
+    failed_at: _builtins.float
+    """When it was seen that its launch failed; one that was taken back did not."""
     def __init__(
         self,
         *,
@@ -308,13 +311,16 @@ class FleetInstance(_message.Message):
         retiring_at: _builtins.float | None = ...,
         gone_at: _builtins.float | None = ...,
         message: _builtins.str = ...,
+        failed_at: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "draining_at", b"draining_at", "gone_at", b"gone_at", "launched_at", b"launched_at", "ready_at", b"ready_at", "retiring_at", b"retiring_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_failed_at", b"_failed_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "draining_at", b"draining_at", "failed_at", b"failed_at", "gone_at", b"gone_at", "launched_at", b"launched_at", "ready_at", b"ready_at", "retiring_at", b"retiring_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "actor", b"actor", "draining_at", b"draining_at", "expires_at", b"expires_at", "gone_at", b"gone_at", "handle", b"handle", "id", b"id", "intended_at", b"intended_at", "is_spot", b"is_spot", "launched_at", b"launched_at", "message", b"message", "pool", b"pool", "provider", b"provider", "ready_at", b"ready_at", "reason", b"reason", "region", b"region", "retiring_at", b"retiring_at", "state", b"state", "type", b"type", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_failed_at", b"_failed_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "actor", b"actor", "draining_at", b"draining_at", "expires_at", b"expires_at", "failed_at", b"failed_at", "gone_at", b"gone_at", "handle", b"handle", "id", b"id", "intended_at", b"intended_at", "is_spot", b"is_spot", "launched_at", b"launched_at", "message", b"message", "pool", b"pool", "provider", b"provider", "ready_at", b"ready_at", "reason", b"reason", "region", b"region", "retiring_at", b"retiring_at", "state", b"state", "type", b"type", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draining_at: _TypeAlias = _typing.Literal["draining_at"]  # noqa: Y015
     _WhichOneofArgType__draining_at: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at"]  # noqa: Y015
+    _WhichOneofReturnType__failed_at: _TypeAlias = _typing.Literal["failed_at"]  # noqa: Y015
+    _WhichOneofArgType__failed_at: _TypeAlias = _typing.Literal["_failed_at", b"_failed_at"]  # noqa: Y015
     _WhichOneofReturnType__gone_at: _TypeAlias = _typing.Literal["gone_at"]  # noqa: Y015
     _WhichOneofArgType__gone_at: _TypeAlias = _typing.Literal["_gone_at", b"_gone_at"]  # noqa: Y015
     _WhichOneofReturnType__launched_at: _TypeAlias = _typing.Literal["launched_at"]  # noqa: Y015
@@ -325,6 +331,8 @@ class FleetInstance(_message.Message):
     _WhichOneofArgType__retiring_at: _TypeAlias = _typing.Literal["_retiring_at", b"_retiring_at"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draining_at) -> _WhichOneofReturnType__draining_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_at) -> _WhichOneofReturnType__failed_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gone_at) -> _WhichOneofReturnType__gone_at | None: ...
     @_typing.overload

@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 from sqlmodel import Session, SQLModel
@@ -13,12 +15,15 @@ from sqlmodel import text as statement
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import KillScope
+from maintainer.fleet import ledger
 from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
 from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.records import PoolRecord
 from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 
 pytestmark = pytest.mark.anyio
+
+MIGRATIONS = Path(ledger.__file__).parent / "migrations"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -42,6 +47,32 @@ async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path
     engine.dispose()
     assert differences == []
     assert len(ours) == 10
+
+
+async def test_of_earlier_launches_the_journal_knows_which_failed(tmp_path: Path, url: str) -> None:
+    open_ledger(tmp_path, url).close()
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    launches = (
+        "insert into fleet_instances (id, pool, state, provider, handle, launch_json, type, region, is_spot, "
+        "usd_per_hour, actor, reason, intended_at, expires_at, message, tries, next_try_at, missed, is_told) values "
+        "(:id, 'eu', 'gone', 'p', '', '{}', '', '', false, 1, 'a', 'r', 1, 9, '', 0, 0, 0, false)"
+    )
+    journal = (
+        "insert into fleet_decisions (ordinal, at, kind, pool, actor, role, reason, message, key) "
+        "values (1, 7.5, 'launch_failed', 'eu', 'fleet', 'rule', 'boot', 'launch 01B failed, 1 in a row', '')"
+    )
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0004")
+        for launch in ("01A", "01B"):
+            connection.execute(statement(launches).bindparams(id=launch))
+        connection.execute(statement(journal))
+        command.upgrade(config, "head")
+        found = connection.execute(statement("select id, failed_at from fleet_instances order by id")).all()
+    engine.dispose()
+    assert [tuple(row) for row in found] == [("01A", None), ("01B", 7.5)]
 
 
 async def test_every_commit_is_on_the_disk_before_it_is_answered(tmp_path: Path) -> None:

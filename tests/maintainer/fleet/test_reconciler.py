@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.advice import Mode
-from astraflow.contract.fleet import InstanceState, LaunchId
+from astraflow.contract.fleet import Instance, InstanceState, LaunchId
 from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.providers.base import (
     Auth,
@@ -36,6 +36,12 @@ async def running(tmp_path: Path, nodes: int = 3) -> Parts:
     await parts.pass_time(60.0)
     assert parts.states() == {"ready": nodes}
     return parts
+
+
+async def launches(parts: Parts) -> list[Instance]:
+    """All that there ever were."""
+    records, _ = await parts.ledger.instances(pool=POOL, with_gone=True, before="", limit=10)
+    return [record.instance for record in records]
 
 
 async def test_what_was_launched_becomes_ready_and_its_delay_is_measured(tmp_path: Path) -> None:
@@ -69,6 +75,22 @@ async def test_a_machine_that_is_stuck_is_a_launch_that_failed_and_is_ended(tmp_
     assert launch not in [record.id for record in parts.ledger.alive()]
     kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" in kinds
+    (ended,) = [one for one in await launches(parts) if one.id == launch]
+    assert ended.failed_at is not None
+
+
+async def test_a_launch_that_is_taken_back_before_it_worked_did_not_fail(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(6.0)
+    await parts.want(1)
+    for record in parts.ledger.alive():
+        await parts.fleet.see(record.id, Sight.STOP, message="the service stops")
+    await parts.pass_time(60.0)
+    ended = [one for one in await launches(parts) if one.gone_at is not None]
+    assert [(one.ready_at, one.failed_at) for one in ended] == [(None, None)] * 2
+    kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
+    assert "launch_failed" not in kinds
 
 
 async def test_an_orphan_is_watched_and_then_ended(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ class InstanceAnswer(Filled):
     draining_at: float | None
     retiring_at: float | None
     gone_at: float | None
+    failed_at: float | None = Field(description="When its launch was seen to fail; null for one that was taken back.")
     message: str
 
 
