@@ -242,6 +242,20 @@ async def test_failures_delays_and_the_breaker_are_shown(
     assert len(re.findall(r"<rect x=\"\d+\" y=\"[\d.]+\" width=\"18\"", page)) == 12
 
 
+async def test_pools_that_one_tick_moved_alike_are_told_one_ground(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    for pool, size in (("eu", "2 to 3"), ("us", "4 to 5")):
+        fake.world.act(100, "target_moved", pool, f"by the sizer: {pool}: {size} nodes, because it waits alike.")
+    fake.world.act(140, "target_moved", "eu", "by the sizer: eu: 3 to 4 nodes, because it waits alike.")
+    await fake.advance()
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        page = (await client.get("/decisions?source=rule")).text
+    assert page.count("It waits alike.") == 2, "once for the tick of two pools, once for the later one"
+    assert page.count('rowspan="2"') == 1
+    assert "<bdi>4 to 5 nodes</bdi>" in page
+
+
 async def test_decisions_of_both_journals_are_filtered_paged_and_taken_away(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
@@ -291,7 +305,8 @@ async def test_what_held_a_target_back_and_what_the_guard_refused_are_decisions_
         page = (await client.get(f"/decisions/{refused['id']}")).text
         csv = (await client.get("/decisions.csv?kind=refuse")).text
     assert "held back" in rule
-    assert "Stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes." in rule
+    assert "<bdi>Stay at 3 nodes</bdi>" in rule
+    assert "<bdi>Capacity is 0.74; held back by the largest number of nodes.</bdi>" in rule
     assert "free again" in rule
     (finding,) = [one for one in refused["findings"] if one["code"] == "max_nodes"]
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})

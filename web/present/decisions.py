@@ -10,7 +10,7 @@ from web.exports import Sheet
 from web.present import formats
 from web.present.plans import FindingRow, finding_row
 from web.present.pools import usd
-from web.present.sentences import bare
+from web.present.sentences import bare, grounded
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 
@@ -35,7 +35,8 @@ KINDS = {
 """Word and tone of each kind; one that is not here is shown as it is."""
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
-_CAPPED = "; held back by "
+SAME_MOMENT_S = 10.0
+"""One tick of the rule, and what follows from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,10 @@ class DecisionRow:
     message: str
     reason: str
     key: str
-    is_rule: bool
-    capped: str
-    """What held it back; empty for nothing."""
+    what: str
+    """The message without its ground."""
+    why: str
+    """The ground, of the message or the reason; empty for none. It is the same text for pools that it moved alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,9 @@ class DecisionView:
 def decision_row(entry: Entry) -> DecisionRow:
     """An entry for the table."""
     word, tone = KINDS.get(entry.kind, (entry.kind.replace("_", " "), "off"))
-    _, _, capped = entry.message.partition(_CAPPED)
+    what, ground = grounded(_message(entry))
+    reason = bare(entry.reason, entry.pool) if entry.reason.startswith(f"{entry.pool}: ") else entry.reason
+    _, reason_ground = grounded(reason)
     return DecisionRow(
         id=entry.id,
         at=entry.at,
@@ -115,11 +119,23 @@ def decision_row(entry: Entry) -> DecisionRow:
         actor=entry.actor,
         role=entry.role,
         message=_message(entry),
-        reason=bare(entry.reason, entry.pool) if entry.reason.startswith(f"{entry.pool}: ") else entry.reason,
+        reason=reason,
         key=entry.key,
-        is_rule=entry.source == RULE,
-        capped=capped.rstrip("."),
+        what=what,
+        why=ground or reason_ground or reason[:1].upper() + reason[1:],
     )
+
+
+def decision_groups(rows: Sequence[DecisionRow]) -> tuple[tuple[DecisionRow, ...], ...]:
+    """Neighbours of one moment that have one ground, together: it is said once for all of them."""
+    groups: list[list[DecisionRow]] = []
+    for row in rows:
+        first = groups[-1][0] if groups else None
+        if first is not None and row.why and row.why == first.why and abs(first.at - row.at) <= SAME_MOMENT_S:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return tuple(map(tuple, groups))
 
 
 def decision_sheet(entries: Sequence[Entry]) -> Sheet:

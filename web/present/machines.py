@@ -1,4 +1,4 @@
-"""Machines of a pool: one by one, how long launches took, and why some failed."""
+"""Machines of a pool: one by one, how long launches took, and why some never worked."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from statistics import quantiles
 from astraflow.contract.fleet import Instance, InstanceState, Pool
 from web.present import formats
 from web.present.pools import usd
+from web.present.sentences import grounded
 
 STATE_TONES = {
     InstanceState.INTENDED: "busy",
@@ -21,6 +22,7 @@ STATE_TONES = {
 }
 
 DELAY_BARS = 12
+MOST_REASONS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,18 @@ class Delays:
 
     sentence: str
     bars: tuple[DelayBar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """Launches that never came to work."""
+
+    failed: int
+    why_failed: tuple[tuple[str, int], ...]
+    """What was said of them, and how often."""
+    taken_back: int
+    """Ended on somebody's order, or claimed by the provider, before they worked: nothing went wrong."""
+    why_taken_back: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +105,20 @@ def delays(instances: Sequence[Instance], pool: Pool) -> Delays:
     )
 
 
-def failures(instances: Sequence[Instance]) -> tuple[tuple[str, int], ...]:
-    """Launches that ended before they worked, by what was said of them; the most frequent first."""
-    failed = (one for one in instances if one.state is InstanceState.GONE and one.ready_at is None)
-    found = Counter(one.message or "nothing was said" for one in failed)
-    return tuple(found.most_common(8))
+def unfinished(instances: Sequence[Instance]) -> Unfinished:
+    """The launches that never worked, apart: those that failed, and those that somebody wanted back."""
+    ended = [one for one in instances if one.state is InstanceState.GONE and one.ready_at is None]
+    failed = [one for one in instances if one.failed_at is not None]
+    taken_back = [one for one in ended if one.failed_at is None]
+    return Unfinished(
+        failed=len(failed), why_failed=_said(failed), taken_back=len(taken_back), why_taken_back=_said(taken_back)
+    )
+
+
+def _said(instances: Sequence[Instance]) -> tuple[tuple[str, int], ...]:
+    """What was said of them and how often, the most frequent first."""
+    said = (grounded(one.message)[1] or one.message or "nothing was said" for one in instances)
+    return tuple(Counter(said).most_common(MOST_REASONS))
 
 
 def spot_share(instances: Sequence[Instance]) -> str:

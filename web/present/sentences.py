@@ -1,8 +1,14 @@
 """Sentences of others, without what stands beside them on a page."""
 
+import re
+
 from astraflow.contract.reports import Event
 
 RULE = "by the sizer: "
+
+_BECAUSE = ", because "
+_FREED = re.compile(r"(?P<ground>no more held back by .+); (?P<what>the target is .+?)\.?", re.IGNORECASE)
+"""How the end of a restraint is told: the ground first."""
 
 
 def bare(text: str, subject: str) -> str:
@@ -13,10 +19,28 @@ def bare(text: str, subject: str) -> str:
     >>> bare("no beat for 9 s", "n9")
     'No beat for 9 s'
     """
-    found = text.removeprefix(RULE).removeprefix(f"{subject}: ")
-    return found[:1].upper() + found[1:]
+    return _begun(text.removeprefix(RULE).removeprefix(f"{subject}: "))
 
 
 def bare_event(event: Event) -> str:
     """The sentence of an event whose subject is shown."""
     return bare(event.message, event.subject)
+
+
+def grounded(text: str) -> tuple[str, str]:
+    """A sentence as what was decided, and on which ground; the ground is empty where none is said.
+
+    Pools that one ground moved are told in a sentence each: apart, the ground can be said once.
+
+    >>> grounded("2 to 3 nodes, because it waits.")
+    ('2 to 3 nodes', 'It waits.')
+    >>> grounded("No more held back by the budget, after 3 minutes; the target is 4 nodes.")
+    ('The target is 4 nodes', 'No more held back by the budget, after 3 minutes.')
+    """
+    freed = _FREED.fullmatch(text)
+    what, ground = (freed["what"], freed["ground"] + ".") if freed else text.partition(_BECAUSE)[::2]
+    return _begun(what), _begun(ground)
+
+
+def _begun(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -23,7 +23,7 @@ from web.decisions import (
 )
 from web.exports import Ending, sheet_answer
 from web.parts import Parts, PartsOf
-from web.present.decisions import KINDS, decision_row, decision_sheet, decision_view
+from web.present.decisions import KINDS, decision_groups, decision_row, decision_sheet, decision_view
 from web.present.fleet import show_command
 from web.present.shell import shell
 from web.roles import Need, needs
@@ -91,7 +91,7 @@ def _view(parts: Parts, asked: Asked, before: str, page: DecisionPage) -> dict[s
     return {
         "shell": shell(parts.state, parts.settings),
         "asked": asked,
-        "rows": [decision_row(entry) for entry in page.entries],
+        "groups": decision_groups([decision_row(entry) for entry in page.entries]),
         "pools": [pool.spec.id for pool in status.pools] if status else [],
         "kinds": {kind: word for kind, (word, _) in KINDS.items()},
         "sources": {"fleet": "people, programs, the fleet", "rule": "the rule"},

@@ -19,8 +19,8 @@ from web.exports import Ending, sheet_answer
 from web.flash import Flash
 from web.parts import Parts, PartsOf, ViewerOf
 from web.pool_form import MOST_TEXT, bounds_from, number_from, spec_from
-from web.present.decisions import decision_row
-from web.present.machines import delays, failures, instance_row, spot_share
+from web.present.decisions import decision_groups, decision_row
+from web.present.machines import delays, instance_row, spot_share, unfinished
 from web.present.plans import plan_view
 from web.present.pools import (
     MODE_TEXTS,
@@ -285,12 +285,12 @@ async def _page(request: Request, parts: Parts, pool: Pool, **more: Any) -> Resp
         "row": pool_row(pool, now=now),
         "modes": [(mode.value, MODE_TEXTS[mode]) for mode in Mode],
         "delays": delays(measured, pool),
-        "failures": failures(measured),
+        "unfinished": unfinished(measured),
         "spot_share": spot_share(measured),
         "instances": [instance_row(one) for one in measured[:SHOWN_INSTANCES]],
         "more_instances": max(0, len(measured) - SHOWN_INSTANCES),
         "problem": problem,
-        "decisions": [decision_row(entry) for entry in decisions.entries],
+        "groups": decision_groups([decision_row(entry) for entry in decisions.entries]),
         "decision_problems": decisions.problems,
         "admins": await parts.accounts.users.admins(),
         "undo": parts.shelf.specs.get((pool.spec.id, pool.version)),
