@@ -37,6 +37,7 @@ from web.routes import (
     charts,
     dataflow,
     decisions,
+    events,
     files,
     flows,
     grants,
@@ -60,7 +61,7 @@ from web.routes import (
 from web.subjects import Subjects
 
 _OF_RUNS = (launches, runs, trajectories)
-_PAGES = (overview, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
+_PAGES = (overview, events, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
 _MORE_PAGES = (flows, charts, audit, settings, grants, providers)
 _BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)

@@ -96,11 +96,14 @@ class FakeControlPlane(ControlPlaneServicer):
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
         known = {
             event.ordinal: event
-            for event in self.world.report(self.sequence).events
+            for event in self.world.events(self.sequence)
             if (not request.kinds or event.kind in request.kinds)
             and (not request.HasField("before") or event.ordinal < request.before)
+            and request.text.casefold() in f"{event.subject} {event.message}".casefold()
         }
-        return pb.EventsReply(events=[encode_event(known[ordinal]) for ordinal in sorted(known, reverse=True)])
+        newest = sorted(known, reverse=True)
+        shown = [encode_event(known[ordinal]) for ordinal in newest[: request.limit]]
+        return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         names = {f"n{index}": name for index, name in enumerate(self.world.nodes)}

@@ -93,7 +93,7 @@ class World:
             streams=streams,
             pools=(_pool(nodes),),
             nodes=nodes,
-            events=() if is_history else self._events(sequence),
+            events=() if is_history else self.events(sequence)[-64:],
             troubles=self.troubles,
             evaluations=tuple(reversed(self.rounds(sequence)[:2])),
             weights=tuple(self._weights(policy, sequence) for policy in self.policies),
@@ -334,7 +334,8 @@ class World:
             return NodeState.DRAINING
         return NodeState.READY if sequence > 1 + index else NodeState.JOINING
 
-    def _events(self, sequence: int) -> tuple[Event, ...]:
+    def events(self, sequence: int) -> tuple[Event, ...]:
+        """All that has happened, oldest first."""
         planned = [
             (1, "node_joined", self.nodes[0] if self.nodes else "-", "joined the pool local"),
             (2, "node_joined", self.nodes[-1] if self.nodes else "-", "joined the pool local"),
@@ -352,7 +353,7 @@ class World:
             for ordinal, (at, kind, subject, message) in enumerate(sorted(planned))
             if at <= sequence
         ]
-        return (*happened, *self.journal)[-64:]
+        return (*happened, *self.journal)
 
     def _sample(self, policy: str, group: int, member: int) -> SampledTrajectory:
         chance = random.Random(f"{policy} {group} {member}")

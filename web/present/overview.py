@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import Event, FlowReport, Report, StreamReport
+from astraflow.contract.reports import FlowReport, Report, StreamReport
 from web.capacity import FLEET_VALUES
 from web.pins import Pin
 from web.points import VALUES, Point
 from web.present import charts, findings, scales
 from web.present.balance import Balance, balance
 from web.present.cells import Cell
+from web.present.events import EventRow, event_rows
 from web.present.fleet_cells import balance_finding
 from web.present.gauge import Gauge, gauge
 from web.present.ladder import Rung, ladder
@@ -20,7 +21,6 @@ from web.present.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.present.shell import Chosen
 from web.ranges import DEFAULT_RANGE, TimeRange
 
-SHOWN_EVENTS = 40
 SPARK_HEIGHT = 36
 SPARKS = {"wait": "wait", "ratio": "ratio", "nodes": "nodes", "price": "price"}
 """Which line of a chart becomes its sparkline."""
@@ -53,7 +53,7 @@ class Overview:
     flows: tuple[FlowReport, ...]
     pools: list[PoolCard]
     hidden_pools: int
-    events: list[Event]
+    events: tuple[EventRow, ...]
 
     @property
     def range(self) -> str:
@@ -128,9 +128,9 @@ def rows_of(points: Sequence[Point], policy: PolicyId) -> list[charts.Row]:
     ]
 
 
-def latest_events(report: Report) -> list[Event]:
-    """The newest events, newest first."""
-    return sorted(report.events, key=lambda event: -event.ordinal)[:SHOWN_EVENTS]
+def latest_events(report: Report) -> tuple[EventRow, ...]:
+    """The newest events as lines, newest first."""
+    return event_rows(sorted(report.events, key=lambda event: -event.ordinal))
 
 
 def _draw(

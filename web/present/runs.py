@@ -22,6 +22,7 @@ from web.present.ledger import (
     prefix_balance,
     stream_balance,
 )
+from web.present.moments import Moment, moments_of
 from web.present.page_points import page_points
 from web.present.run_findings import ladder_finding, run_findings
 from web.present.shell import Choice, moment
@@ -118,7 +119,7 @@ class RunView:
     rungs: tuple[Rung, ...]
     bound: int
     x_ticks: Sequence[tuple[float, str]]
-    moments: tuple[Pin, ...]
+    moments: tuple[Moment, ...]
     """What happened to the fleet meanwhile, newest first."""
 
     @property
@@ -178,7 +179,7 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
     stream = next((stream for stream in streams if stream.policy == policy), streams[0] if streams else None)
     window = _window(past, record, is_live=live is not None)
     pins = [pin for pin in past.pins if window.start <= pin.at <= window.end]
-    moments = tuple((round(window.place(pin.at), 1), round(pin.at, 2), pin.kind.value) for pin in pins)
+    marks = tuple((round(window.place(pin.at), 1), round(pin.at, 2), pin.kind.value) for pin in pins)
     bound = stream.max_staleness if stream else 0
     rungs = _rungs(past, window, bound)
     shown = stream.policy if stream else ""
@@ -196,7 +197,7 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
         drawings={
             spec.name: replace(
                 charts.draw(spec, past.rows, window, limit=charts.limit_of(spec, stream) if stream else None),
-                pins=moments,
+                pins=marks,
             )
             for spec in RUN_CHARTS.values()
         },
@@ -220,7 +221,7 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
         rungs=rungs,
         bound=bound,
         x_ticks=scales.x_ticks(window),
-        moments=tuple(reversed(pins)),
+        moments=moments_of(reversed(pins)),
     )
 
 

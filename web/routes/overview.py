@@ -8,6 +8,7 @@ from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
 from web.accounts.viewer import Viewer
 from web.parts import Parts, PartsOf, ViewerOf
+from web.present.events import ABOUT
 from web.present.happening import Happening, happening
 from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
@@ -40,6 +41,7 @@ async def show(request: Request, parts: PartsOf, viewer: ViewerOf, event: str = 
         view=overview(report, points, choice, await pins_of(parts)),
         open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
         losable=_losable(parts, viewer),
+        abouts=[(name, label) for name, (label, _) in ABOUT.items()],
     )
 
 
