@@ -6,12 +6,12 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from astraflow.cli.setting_titles import is_short, owner_of, title_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe import (
     Check,
@@ -25,24 +25,6 @@ from astraflow.recipe import (
 )
 from astraflow.runtime.runs import runs
 
-SHORT = (
-    "seed",
-    "stop.*",
-    "nodes.count",
-    "nodes.capacity",
-    "nodes.engine.kind",
-    "policies.*.model.kind",
-    "policies.*.model.path",
-    "policies.*.batch_groups",
-    "policies.*.max_staleness",
-    "policies.*.backend.learning_rate",
-    "flows.*.group_size",
-    "flows.*.workflow.max_new_tokens",
-    "flows.*.workflow.temperature",
-    "dataflow.pools.*",
-)
-"""Settings that most launches are about; all others are there too, folded away."""
-
 FREE_BYTES = 10**9
 """A run directory should have this much room."""
 
@@ -55,6 +37,10 @@ class FormField:
 
     key: str
     """As `--set` takes it."""
+    title: str
+    """What people call it."""
+    owner: str
+    """The policy, flow or pool that it belongs to; empty for the whole run."""
     kind: FieldKind
     value: int | float | str | bool | None
     description: str
@@ -213,6 +199,8 @@ def _field(path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: t
     least, most = _bounds(info)
     return FormField(
         key=key,
+        title=title_of(key, info.title if info else None),
+        owner=owner_of(key),
         kind=kind,
         value=value,
         description=" ".join((info.description or "").split()) if info else "",
@@ -220,7 +208,7 @@ def _field(path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: t
         most=most,
         choices=choices,
         is_optional=value is None or (info is not None and type(None) in get_args(info.annotation)),
-        is_short=any(fnmatchcase(key, pattern) for pattern in SHORT),
+        is_short=is_short(key),
     )
 
 

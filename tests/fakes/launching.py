@@ -38,6 +38,8 @@ class FakeCatalogue(Catalogue):
             fields=(
                 FormField(
                     key=STEPS,
+                    title="Most steps",
+                    owner="",
                     kind="whole",
                     value=100,
                     description="When to stop",

@@ -208,6 +208,8 @@ def form_of(*fields: FormField) -> RecipeForm:
 def field(key: str, kind: Any, value: Any) -> FormField:
     return FormField(
         key=key,
+        title=key,
+        owner="",
         kind=kind,
         value=value,
         description="",

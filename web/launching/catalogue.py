@@ -34,6 +34,9 @@ class FormField(_Read):
     """One setting."""
 
     key: str
+    title: str
+    owner: str
+    """The policy, flow or pool that it belongs to; empty for the whole run."""
     kind: Literal["whole", "number", "text", "yes_no"]
     value: bool | int | float | str | None
     description: str

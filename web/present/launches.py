@@ -19,6 +19,8 @@ class FieldGroup:
     """Settings of one table of the recipe."""
 
     title: str
+    """Its key, in words."""
+    key: str
     fields: tuple[FormField, ...]
 
 
@@ -59,7 +61,10 @@ class LaunchChoice:
             if not field.is_short:
                 parts = field.key.split(".")
                 groups.setdefault(".".join(parts[:2] if len(parts) > 2 else parts[:1]), []).append(field)
-        return [FieldGroup(title=title, fields=tuple(fields)) for title, fields in groups.items()]
+        return [
+            FieldGroup(title=key.replace(".", ": ").replace("_", " ").capitalize(), key=key, fields=tuple(fields))
+            for key, fields in groups.items()
+        ]
 
     def problem_of(self, key: str) -> str:
         """What is wrong with a setting; empty when nothing is."""
