@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -15,7 +16,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.web import RunningWeb
 from web.audit import Author, Deed, Trail, entry_hash
 from web.db import Database, open_database
-from web.present.audit import as_csv, as_ndjson
+from web.present.audit import as_csv, as_ndjson, audit_row
 from web.tables import AuditEntry
 
 pytestmark = pytest.mark.anyio
@@ -190,3 +191,30 @@ async def test_the_page_filters_pages_and_exports_exactly_what_is_filtered(web: 
         tomorrow = await client.get("/audit.csv?since=9000-01-01")
         assert len(tomorrow.text.splitlines()) == 1, "the head only"
         assert "The chain is whole: 63 entries, from 1 to 63" in (await client.get("/audit/verify")).text
+
+
+def test_a_change_leaves_out_what_was_empty_and_stayed_so() -> None:
+    def change(before: dict[str, object], after: dict[str, object]) -> str:
+        entry = AuditEntry(**NOTHING, before=json.dumps(before), after=json.dumps(after))
+        return audit_row(entry).change
+
+    assert change({}, {"set": "", "run": "smoke-1"}) == "run: smoke-1"
+    assert change({"region": ""}, {"region": ""}) == ""
+    assert change({"region": ""}, {"region": "eu"}) == "region: nothing → eu"
+    assert change({"nodes": 0, "is_spot": False}, {"nodes": 2, "is_spot": True}) == "nodes: 0 → 2, is_spot: no → yes"
+
+
+NOTHING: dict[str, Any] = {
+    "sequence": 1,
+    "at": 1.0,
+    "actor": "",
+    "role": "",
+    "via": "",
+    "came_from": "",
+    "action": "run.launch",
+    "target": "",
+    "result": "done",
+    "reason": "",
+    "previous_hash": "",
+    "entry_hash": "",
+}

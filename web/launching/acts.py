@@ -53,7 +53,9 @@ async def launch(
     key: str = "",
 ) -> str:
     """Start a run; returns its name. Raises: InvalidInput, Conflict for a key that was used for something else."""
-    deed = Deed(action="run.launch", target=place, after={"set": " ".join(overrides)}, reason=reason)
+    deed = Deed(
+        action="run.launch", target=place, after={"set": " ".join(overrides)} if overrides else {}, reason=reason
+    )
 
     async def start() -> str:
         return (await parts.launcher.start(place, overrides, options, actor=viewer.name)).name

@@ -98,12 +98,15 @@ def _columns(entry: AuditEntry) -> dict[str, Any]:
 
 
 def _change(before: str, after: str) -> str:
-    """What changed, in one line: `role: viewer → operator`."""
+    """What changed, in one line: `role: viewer → operator`. What was empty and stayed so is left out."""
     was, then = (json.loads(text) if text else {} for text in (before, after))
     parts = []
     for name in {**was, **then}:
-        if name in was and name in then:
-            parts.append(f"{name}: {was[name]} → {then[name]}")
-        else:
-            parts.append(f"{name}: {then.get(name, was.get(name))}")
+        sides = [_word(facts[name]) for facts in (was, then) if name in facts]
+        if any(sides):
+            parts.append(f"{name}: {' → '.join(side or 'nothing' for side in sides)}")
     return ", ".join(parts)
+
+
+def _word(value: str | float | None) -> str:
+    return "" if value is None else {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
