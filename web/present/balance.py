@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from web.pins import Pin, PinKind
@@ -14,6 +15,7 @@ from web.present.findings import FED_BELOW
 WAIT_HEIGHT = 44
 """Pixels of the bars below."""
 
+QUARTER = 0.25
 BARS = 120
 LONGEST_GAP_S = 90.0
 """A point stands for the time since the one before it, which is a minute at most; more is a hole."""
@@ -42,6 +44,8 @@ class Balance:
     has_demand: bool
     y_ticks: tuple[tuple[float, str], ...]
     x_ticks: Sequence[tuple[float, str]]
+    wait_ticks: tuple[tuple[float, str], ...]
+    """Of the bars below: their top, and the limit."""
     limit_y: float
     """Of the bars: above it the trainer does not count as fed."""
     pins: tuple[PinMark, ...]
@@ -79,6 +83,10 @@ def balance(rows: Sequence[charts.Row], window: scales.Window, pins: Sequence[Pi
         has_demand=any(values.get("demand") is not None for _, values in shown),
         y_ticks=tuple((axis.place(tick, height), scales.tick_text(tick, "rate")) for tick in axis.ticks),
         x_ticks=scales.x_ticks(window),
+        wait_ticks=tuple(
+            (wait_axis.place(tick, WAIT_HEIGHT), scales.tick_text(tick, "percent"))
+            for tick in (wait_axis.high, FED_BELOW)
+        ),
         limit_y=wait_axis.place(FED_BELOW, WAIT_HEIGHT),
         pins=marks(pins, window),
         latest=_latest(shown),
@@ -132,9 +140,9 @@ def _axis(rows: Sequence[charts.Row]) -> scales.Axis:
 
 
 def _wait_axis(rows: Sequence[charts.Row]) -> scales.Axis:
-    """To a quarter at least, so that a little waiting does not look like much."""
+    """To a whole quarter, one at least: a round number for its top, and a little waiting does not look like much."""
     waits = [wait for _, values in rows if (wait := values.get("wait")) is not None]
-    return scales.Axis(low=0.0, high=max([0.25, *waits]), ticks=())
+    return scales.Axis(low=0.0, high=max(1, ceil(max(waits, default=0.0) / QUARTER)) * QUARTER, ticks=())
 
 
 def _bars(rows: Sequence[charts.Row], window: scales.Window, axis: scales.Axis) -> tuple[str, str]:

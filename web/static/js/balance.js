@@ -6,6 +6,7 @@ import { onPoints, pins, points } from "./points.js";
 import { areaPath, betweenPath, linePath, stepPath, WIDTH, windowOf, xPlace, yAxis } from "./scales.js";
 
 const BARS = 120;
+const QUARTER = 0.25;
 const LONGEST_GAP_S = 90;
 const PIN_PLACES = 90;
 const LINES = ["demand", "ready", "ordered", "low", "high", "aimed"];
@@ -46,7 +47,7 @@ export function balance(element) {
 
   const drawBars = () => {
     const stretches = new Map();
-    let highest = 0.25;
+    let most = 0;
     let ticks = "";
     let before = null;
     let ticked = -1;
@@ -62,9 +63,10 @@ export function balance(element) {
       }
       before = values.version;
       if (values.wait === null) continue;
-      highest = Math.max(highest, values.wait);
+      most = Math.max(most, values.wait);
       for (let bar = first; bar <= place; bar++) stretches.set(bar, [...(stretches.get(bar) ?? []), values.wait]);
     }
+    const highest = Math.max(1, Math.ceil(most / QUARTER)) * QUARTER;
     const width = WIDTH / BARS;
     const paths = { fed: "", waits: "" };
     for (const [place, found] of stretches) {
@@ -77,6 +79,10 @@ export function balance(element) {
     set("waits", paths.waits);
     set("published", ticks);
     const limit = ((1 - options.fedBelow / highest) * waitHeight).toFixed(1);
+    part("wait-axis").replaceChildren(
+      text(34, 0, tickText(highest, "percent")),
+      text(34, limit, tickText(options.fedBelow, "percent")),
+    );
     part("limit").setAttribute("y1", limit);
     part("limit").setAttribute("y2", limit);
   };
