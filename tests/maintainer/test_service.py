@@ -32,6 +32,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S, config
+from tests.maintainer.test_notifying import receiving
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -104,6 +105,36 @@ async def test_people_see_it_steer_it_and_stop_it_through_the_fleet_plane(tmp_pa
         assert ready.is_set()
         kept = read(tmp_path / "maintainer" / "transcript.jsonl").entries
         assert tuple(reversed(entries)) == kept[: len(entries)]
+
+
+@pytest.mark.anyio
+async def test_what_an_agent_escalates_reaches_a_webhook_over_http_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with planes(tmp_path) as (dataflow, address), connect_fleet(address, TOKEN) as fleet, receiving() as hook:
+        monkeypatch.setenv("ASTRAFLOW_WEBHOOK_URL", hook.url)
+        for life, words in enumerate(("quota is gone", "still gone")):
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                running = serve(
+                    told(),
+                    dataflow=dataflow,
+                    fleet=address,
+                    token=TOKEN,
+                    authority=None,
+                    directory=tmp_path / "maintainer",
+                    stop=stop,
+                    on_ready=lambda what: None,
+                )
+                tasks.create_task(running)
+                await fleet.escalate("warning", actor=HAL, key=f"e{life}", reason=words)
+                deadline = time.monotonic() + PATIENCE_S
+                while len(hook.got) <= life:
+                    assert time.monotonic() < deadline, hook.got
+                    await asyncio.sleep(0.05)
+                stop.set()
+        assert [got["text"] for got in hook.got] == ["warning: quota is gone", "warning: still gone"]
+        assert {got["title"] for got in hook.got} == {"hal escalates"}
 
 
 @pytest.mark.anyio
