@@ -204,8 +204,8 @@ async def test_a_whole_wake_goes_over_http(
             assert [entry.body["outcome"] for entry in here.entries("sleep")] == ["done"]
             assert [entry.body["outcome"] for entry in here.entries("action")] == ["applied"]
             assert [entry.body["name"] for entry in here.entries("tool")] == ["fleet_plan", "fleet_apply"]
-            assert here.entries("sleep")[0].body["tokens"] > 0
-            assert "One more." in here.entries("note")[0].body["words"]
+            assert here.entries("sleep")[0].body["tokens"] not in (0, None)
+            assert here.entries("note")[0].body["words"] == "One more."
             assert len(api.requests) == 3
 
 

@@ -38,12 +38,12 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @asynccontextmanager
-async def planes(directory: Path) -> AsyncIterator[tuple[str, str]]:
-    """Addresses of a dataflow and of a fleet service."""
+async def planes(directory: Path, **changes: Any) -> AsyncIterator[tuple[str, str]]:
+    """Addresses of a dataflow and of a fleet service. changes: of its configuration."""
     plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
     async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
         fleet = serve_fleet(
-            config(),
+            config(**changes),
             dataflow=dataflow,
             join_address=dataflow,
             token=TOKEN,
