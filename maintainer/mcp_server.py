@@ -33,7 +33,7 @@ INSTRUCTIONS = (
 )
 
 NO = "not pre-approved, do not retry"
-_ADVICE = {
+ADVICE = {
     "refused": f"the guard said no, and nothing happened: {NO}",
     "conflict": "the pool has changed meanwhile, and nothing happened: read the report before anything else",
     "proposed": "a person decides, on the page or with `astraflow maintainer approve PLAN`; you cannot: do not retry",
@@ -90,10 +90,10 @@ def answer(result: ToolResult) -> CallToolResult:
     """What a client gets: the JSON as text and as an object, and what to do where nothing came of it."""
     texts = [result.content]
     match result.output:
-        case outputs.ApplyOutput(outcome=outcome) if outcome in _ADVICE:
-            texts.append(_ADVICE[outcome])
+        case outputs.ApplyOutput(outcome=outcome) if outcome in ADVICE:
+            texts.append(ADVICE[outcome])
         case outputs.PlanOutput(verdict="refused"):
-            texts.append(_ADVICE["refused"])
+            texts.append(ADVICE["refused"])
     return CallToolResult(
         content=[TextContent(type="text", text=text) for text in texts],
         structured_content=result.output.model_dump(mode="json") if result.output is not None else None,
