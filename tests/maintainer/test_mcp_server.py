@@ -549,6 +549,25 @@ def test_the_files_for_claude_code_follow_from_the_registry_and_can_be_printed(
         )
 
 
+async def test_the_command_line_prints_them_for_whoever_has_no_repository(tmp_path: Path) -> None:
+    async def said(*options: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "astraflow.cli", "mcp", *options),
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ASTRAFLOW_HOME": str(tmp_path)},
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        told, _ = await process.communicate()
+        return process.returncode or 0, told.decode()
+
+    assert await said("--settings") == (0, settings())
+    assert await said("--command") == (0, command())
+    code, told = await said("--settings", "--command")
+    assert code != 0
+    assert "one at a time" in told
+
+
 def of_kind(kind: Kind) -> set[str]:
     return {name for name, tool in TOOLS.items() if tool.kind is kind}
 
