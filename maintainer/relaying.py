@@ -12,6 +12,7 @@ from astraflow.contract.fleet import Decision
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from maintainer.fleet.alarms import ALARM, ALARM_OVER
 from maintainer.notifying import Notifier
 from maintainer.outbox import Notice
 
@@ -24,8 +25,8 @@ MOST_AGE_S = 86400.0
 SAME_AGAIN_S = 3600.0
 """An agent that says the same again within this time is not passed on; the journal has it every time."""
 KEPT_MATTERS = 100
-ESCALATE, ALARM, ALARM_OVER = "escalate", "alarm", "alarm_over"
-"""Kinds of entries that people are told of."""
+ESCALATE = "escalate"
+"""Kind of what somebody wants people to be told; the others are alarms."""
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 
