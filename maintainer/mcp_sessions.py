@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Actor, KillScope, PlanId, Role
 from astraflow.contract.maintenance import Maintainer, MaintainerMode, MaintainerOrders
-from astraflow.contract.tasks import Json
+from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.config import WatchConfig

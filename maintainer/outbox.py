@@ -65,15 +65,19 @@ class Outbox:
         async with self._turn:
             await asyncio.to_thread(_write, self._path, json.dumps(self._state()))
 
+    @property
+    def unsent(self) -> tuple[Notice, ...]:
+        """All that are not known to have arrived, oldest first."""
+        return (*([self.sending] if self.sending is not None else []), *self.waiting)
+
     def _state(self) -> dict[str, Any]:
-        unsent = [*([self.sending] if self.sending is not None else []), *self.waiting]
         return {
             "run": self._run,
             "cursor": self.cursor,
             "numbered": self.numbered,
             "lost": self.lost,
             "told": self.told,
-            "waiting": [asdict(notice) for notice in unsent],
+            "waiting": [asdict(notice) for notice in self.unsent],
         }
 
     def _load(self, path: Path) -> None:
