@@ -16,6 +16,7 @@ from astraflow.runtime.service import EXIT_FAILED, exit_code, run_process
 from astraflow.runtime.toml import read_toml
 from maintainer.config import MaintainerConfig
 from maintainer.evals.arguments import add_arguments
+from maintainer.oncall import command, settings
 from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
 from maintainer.replay import replayed
 from maintainer.service import built, serve
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _once(chosen)
             case "mcp":
                 return _mcp(chosen)
+            case "claude":
+                print({"settings": settings, "command": command}[chosen.what](), end="")  # noqa: T201 (its output)
+                return 0
             case "eval":
                 return _evaluate(chosen)
             case _:
@@ -150,6 +154,7 @@ def _mcp(chosen: argparse.Namespace) -> int:
     try:
         from maintainer.mcp_http import McpDoor, kept_token
         from maintainer.mcp_service import built_mcp, serve_mcp
+        from maintainer.mcp_sessions import Modes
     except ImportError as problem:
         raise InvalidInput(f"MCP needs what is not installed ({problem}): pip install 'astraflow[mcp]'") from None
     token, door = _token(), None
@@ -176,7 +181,8 @@ def _mcp(chosen: argparse.Namespace) -> int:
             token=token,
             authority=chosen.authority,
             name=chosen.name,
-            is_read_only=chosen.read_only,
+            directory=chosen.directory,
+            modes=Modes(is_read_only=chosen.read_only, is_sparing=chosen.no_destructive),
             shows_names=chosen.show_names,
         ) as server:
             await serve_mcp(
@@ -213,10 +219,11 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
         command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
         command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")
-        command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for the transcript")
+        command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for transcripts")
         command.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
     command.add_argument("--http", default="", metavar="HOST:PORT", help="over HTTP; over stdio by default")
     command.add_argument("--read-only", action="store_true", help="no tool that writes is there")
+    command.add_argument("--no-destructive", action="store_true", help="nothing takes a node away")
     command.add_argument("--show-names", action="store_true", help="pools, types and regions by their names")
     command.add_argument("--name", default="mcp", help="of the agent, in the journal")
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
@@ -225,6 +232,8 @@ def _parser() -> argparse.ArgumentParser:
         "--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front"
     )
     command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
+    claude = commands.add_parser("claude", help="print a file for Claude Code")
+    claude.add_argument("what", choices=("settings", "command"))
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
     evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")
     add_arguments(evaluate)

@@ -1,7 +1,5 @@
 """After a wake: notes for whoever comes next, whether changes came off, alarms, and the day's digest."""
 
-import math
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,8 +12,9 @@ from astraflow.runtime.logs import get_logger
 from maintainer.config import MaintainerConfig
 from maintainer.counting import Counters
 from maintainer.names import Names
-from maintainer.notifying import Notice, Notifier
+from maintainer.notifying import Notifier
 from maintainer.observation import Signal
+from maintainer.outbox import Notice
 from maintainer.sight import Sight
 from maintainer.toolbox.changes import Done
 from maintainer.transcript import Kind
@@ -23,10 +22,6 @@ from maintainer.transcript import Kind
 log = get_logger()
 
 DAY_S = 86400.0
-SAME_AGAIN_S = 3600.0
-"""People are not told the same again within this time; the journal has it every time."""
-KEPT_MATTERS = 100
-_FIGURE = re.compile(r"\d+(?:\.\d+)?")
 
 Record = Callable[[Kind, Mapping[str, Any], str], Awaitable[None]]
 """Writes to the transcript, with the name of the wake."""
@@ -81,8 +76,6 @@ class Aftermath:
         self.outcomes: list[Mapping[str, Any]] = []
         """What the model is told next of changes that did not come off."""
         self._alarmed: set[str] = set()
-        self._escalated_at: dict[str, float] = {}
-        """When people were told something last, Unix seconds; its figures do not make it another thing."""
         self._digest_day = counters.digest_day
 
     def is_well(self, key: str) -> None:
@@ -96,8 +89,6 @@ class Aftermath:
             if one.what == "plan" and one.outcome == "applied" and one.plan is not None:
                 due_at = self._clock.now() + one.plan.eta_s + self._config.watch.observe_s
                 self._to_verify.append(Verification(due_at=due_at, plan=one.plan, wake=wake))
-            if one.what == "escalate" and one.outcome == "applied":
-                self._escalated(one.message, wake=wake)
         pools = {one.pool for one in done if one.pool}
         pool = pools.pop() if len(pools) == 1 else ""
         text = "; ".join(_sentence(one) for one in done)[:1500] or "nothing was done"
@@ -154,19 +145,19 @@ class Aftermath:
         text = f"{self._counters.sentence()} Now the matter: {matters}."
         decision = await self._handed_over(text, pool="", key=f"{self._actor.name}:digest:{day}", reason="daily digest")
         await self._record(Kind.NOTE, {"pool": "", "text": text, "words": "", "decision": decision, "digest": day}, "")
-        self._tell("digest", "info", "the maintainer's day", text)
+        await self._tell("digest", "info", "the maintainer's day", text)
 
     async def alarm(self, key: str, severity: str, text: str) -> None:
-        """Tell people something of one's own, once."""
+        """Tell people something of one's own, once: by the journal, or straight away when that cannot be reached."""
         if key in self._alarmed:
             return
         self._alarmed.add(key)
-        self._tell("escalation", severity, "the maintainer has a trouble", text)
         try:
             at = f"{self._actor.name}:alarm:{key}:{int(self._clock.wall())}"
             await self._fleet.escalate(severity, actor=self._actor, key=at, reason=text)
         except AstraFlowError as problem:
             log.warning("not_escalated", problem=str(problem))
+            await self._tell("escalation", severity, "the maintainer has a trouble", text)
 
     async def _handed_over(self, text: str, *, pool: str, key: str, reason: str) -> int | None:
         """A note in the journal; the transcript has it in any case."""
@@ -178,27 +169,8 @@ class Aftermath:
             return None
         return decision.ordinal
 
-    def _escalated(self, message: str, *, wake: str) -> None:
-        """Tell people, unless they were told the same lately: while it is the matter, every look ends like this."""
-        now, matter = self._clock.wall(), _FIGURE.sub("#", message)
-        if now - self._escalated_at.get(matter, -math.inf) < SAME_AGAIN_S:
-            return
-        self._escalated_at[matter] = now
-        for old in list(self._escalated_at)[:-KEPT_MATTERS]:
-            del self._escalated_at[old]
-        self._tell("escalation", message.partition(":")[0], "the maintainer escalates", message, wake=wake)
-
-    def _tell(self, kind: str, severity: str, title: str, text: str, *, wake: str = "") -> None:
-        self._notifier.tell(
-            Notice(
-                kind=kind,
-                severity=severity,
-                title=title,
-                text=text,
-                at=self._clock.wall(),
-                facts={"wake": wake} if wake else {},
-            )
-        )
+    async def _tell(self, kind: str, severity: str, title: str, text: str) -> None:
+        await self._notifier.tell(Notice(kind=kind, severity=severity, title=title, text=text, at=self._clock.wall()))
 
 
 def _sentence(done: Done) -> str:

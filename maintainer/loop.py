@@ -34,6 +34,7 @@ from maintainer.notifying import Notifier
 from maintainer.observation import Memory, Signal, observe
 from maintainer.prompt import PROMPT_HASH, SYSTEM, TOOLS_HASH, opening
 from maintainer.recording import Recorder
+from maintainer.relaying import JournalPort, Relay
 from maintainer.sight import Eyes, Sight, WatchPort
 from maintainer.standing.live import ReplayPort
 from maintainer.standing.standing import Standing
@@ -51,9 +52,11 @@ log = get_logger()
 BEAT_S = 0.5
 """People's orders are asked for this often."""
 BEAT_TIMEOUT_S = 3.0
+RELAY_S = 2.0
+"""The journal is read for what people are to be told this often, in whatever mode: that costs no tokens."""
 
 
-class MaintainerPort(FleetPort, WatchPort, KeepPort, NotePort, Protocol):
+class MaintainerPort(FleetPort, WatchPort, KeepPort, NotePort, JournalPort, Protocol):
     """All that is asked of the fleet service: the fleet plane's client is one."""
 
     async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = 10.0) -> MaintainerOrders:
@@ -85,6 +88,7 @@ class Maintainer:
         self._llm = llm
         self._names = names
         self._notifier = notifier
+        self._relay = Relay(fleet, notifier, clock)
         self._clock = clock
         self._actor = Actor(name=config.name, role=Role.AGENT)
         self._ear = Ear(config.mode, clock)
@@ -125,6 +129,7 @@ class Maintainer:
             tasks.create_task(periodic(self.beat, every_s=BEAT_S, clock=self._clock))
             tasks.create_task(periodic(self.look, every_s=self._config.watch.observe_s, clock=self._clock))
             tasks.create_task(periodic(self._recorder.mirror.push, every_s=BEAT_S, clock=self._clock))
+            tasks.create_task(periodic(self._relay.follow, every_s=RELAY_S, clock=self._clock))
             tasks.create_task(periodic(self._notifier.push, every_s=BEAT_S, clock=self._clock))
 
     async def begin(self) -> None:
@@ -158,9 +163,14 @@ class Maintainer:
         await self.begin()
         await self._looked(is_forced=True)
         await self._recorder.mirror.push()
-        await self._notifier.push()
+        await self.notify()
         await self.beat()
         return self.status()
+
+    async def notify(self) -> None:
+        """Tell people what the journal has for them, and whatever else waits."""
+        await self._relay.follow()
+        await self._notifier.push()
 
     async def first_message(self) -> str:
         """What a model would be told first if it were woken now."""

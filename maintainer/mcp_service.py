@@ -12,7 +12,8 @@ from astraflow.client.connect import connect_agent
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import run_until
 from maintainer.mcp_http import McpDoor, serve_http
-from maintainer.mcp_server import Session, mcp_server
+from maintainer.mcp_server import mcp_server
+from maintainer.mcp_sessions import Modes, Sessions
 from maintainer.names import KEY_BYTES, Names
 from maintainer.sight import Eyes
 
@@ -25,21 +26,27 @@ async def built_mcp(
     token: str,
     authority: Path | None,
     name: str,
-    is_read_only: bool = False,
+    directory: Path,
+    modes: Modes,
     shows_names: bool = False,
 ) -> AsyncIterator[MCPServer]:
-    """A server on the planes of a run, for the block. name: of the agent in the journal. Raises: InvalidInput."""
+    """A server on the planes of a run, for the block. name: of the agent in the journal. directory: for transcripts.
+
+    Raises: InvalidInput.
+    """
     clock = SystemClock()
     async with connect_agent(dataflow, fleet, token, name=name, authority=authority) as (control, plane):
-        session = Session(
-            eyes=Eyes(control, plane, clock),
+        sessions = Sessions(
+            eyes=lambda: Eyes(control, plane, clock),
             fleet=plane,
             names=Names(secrets.token_bytes(KEY_BYTES), shows_names=shows_names),
             name=name,
             clock=clock,
-            is_read_only=is_read_only,
+            directory=directory,
+            modes=modes,
         )
-        yield mcp_server(session)
+        with sessions:
+            yield mcp_server(sessions)
 
 
 async def serve_mcp(

@@ -1,13 +1,15 @@
 """Telling people who do not look: a webhook, in order, with a bounded number of tries and a bounded queue.
 
+What waits is in the outbox's file before anything is sent, and leaves it once it has arrived or is given up. A process
+that ends in between sends it again: `id` says that it is the same.
+
 The address is a secret (whoever has it may post): it is read from the environment or a file, and stands in no log,
 error, status or transcript.
 """
 
 import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +17,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.config import NotifyConfig
+from maintainer.outbox import Notice, Outbox
 
 log = get_logger()
 
@@ -27,29 +30,17 @@ Post: TypeAlias = Callable[[str, Mapping[str, Any]], Awaitable[int]]
 """Sends JSON to an address; returns the status of the answer. Raises: OSError when there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """One message."""
-
-    kind: str
-    """`escalation`, `digest`."""
-    severity: str
-    title: str
-    text: str
-    at: float
-    """Unix seconds."""
-    facts: Mapping[str, str | float] = field(default_factory=dict)
-
-
-def payload(notice: Notice, *, kind: str, run: str) -> dict[str, Any]:
+def payload(notice: Notice, *, kind: str) -> dict[str, Any]:
     """As the receiver takes it. kind: generic or slack."""
     if kind == "slack":
+        title = f"*{_plain(notice.title)}* ({_plain(notice.run)})"
         facts = ", ".join(f"{name} {value}" for name, value in notice.facts.items())
-        lines = [f"*{_plain(notice.title)}* ({_plain(run)})", _plain(notice.text), *([_plain(facts)] if facts else [])]
+        lines = [title, _plain(notice.text), *([_plain(facts)] if facts else [])]
         return {"text": "\n".join(lines), "unfurl_links": False}
     return {
         "source": "astraflow.maintainer",
-        "run": run,
+        "id": notice.id,
+        "run": notice.run,
         "kind": notice.kind,
         "severity": notice.severity,
         "title": notice.title,
@@ -73,42 +64,75 @@ def address(config: NotifyConfig) -> str:
 
 
 class Notifier:
-    """One for the process. `tell` never waits."""
+    """One for the process."""
 
-    def __init__(self, config: NotifyConfig, *, run: str, clock: Clock, post: Post | None, url: str) -> None:
+    def __init__(
+        self, config: NotifyConfig, *, run: str, clock: Clock, post: Post | None, url: str, outbox: Outbox | None = None
+    ) -> None:
+        """outbox: where notices wait; without one they are forgotten at the end of the process."""
         self._config = config
         self._run = run
         self._clock = clock
         self._post = post
         self._url = url
-        self._waiting: deque[Notice] = deque()
+        self.outbox = outbox if outbox is not None else Outbox(None, run=run)
         self.sent = 0
-        self.lost = 0
-        """Given up: too many waited, or no try came through."""
 
-    def tell(self, notice: Notice) -> None:
-        """Have people told, as soon as that goes."""
-        if not self._url or self._post is None:
-            return
-        while len(self._waiting) >= self._config.queue:
-            self._waiting.popleft()
-            self.lost += 1
-        self._waiting.append(notice)
+    @property
+    def is_on(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._url) and self._post is not None
+
+    @property
+    def lost(self) -> int:
+        """Given up, also by the processes before this one."""
+        return self.outbox.lost
+
+    async def tell(self, notice: Notice) -> None:
+        """Have people told as soon as that goes; returns once it is kept. Raises: StorageFull."""
+        if self.is_on:
+            self._add(notice)
+            await self.outbox.save()
+
+    async def relay(self, notices: Sequence[Notice], *, cursor: int) -> None:
+        """The same for what the journal says up to an entry: both are kept together. Raises: StorageFull."""
+        for notice in notices:
+            self._add(notice)
+        self.outbox.cursor = cursor
+        await self.outbox.save()
 
     async def push(self) -> None:
         """Send what waits."""
-        while self._waiting:
-            notice = self._waiting.popleft()
-            if await self._sent(notice):
+        outbox = self.outbox
+        while self.is_on and outbox.waiting:
+            notice = outbox.sending = outbox.waiting.popleft()
+            try:
+                is_sent = await self._sent(notice)
+            except BaseException:  # cut short: it waits again, as it does in the file
+                outbox.waiting.appendleft(notice)
+                outbox.sending = None
+                raise
+            outbox.sending = None
+            if is_sent:
                 self.sent += 1
             else:
-                self.lost += 1
+                outbox.lost += 1
                 log.warning("not_notified", kind=notice.kind, tries=self._config.tries)
+            await outbox.save()
+
+    def _add(self, notice: Notice) -> None:
+        outbox = self.outbox
+        while len(outbox.waiting) >= self._config.queue:
+            outbox.waiting.popleft()
+            outbox.lost += 1
+        outbox.numbered += 1
+        name = notice.id or f"notice-{outbox.numbered}"
+        outbox.add(replace(notice, run=self._run, id=f"{self._run}:{name}"))
 
     async def _sent(self, notice: Notice) -> bool:
         if self._post is None:
             return False
-        body = payload(notice, kind=self._config.kind, run=self._run)
+        body = payload(notice, kind=self._config.kind)
         pause_s = FIRST_PAUSE_S
         for number in range(self._config.tries):
             if number:

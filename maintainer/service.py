@@ -15,6 +15,7 @@ from maintainer.llm.models import models
 from maintainer.loop import Maintainer
 from maintainer.names import Names, kept_key
 from maintainer.notifying import Notifier, address, http_post
+from maintainer.outbox import Outbox
 from maintainer.sight import Eyes
 from maintainer.transcript import Transcript
 
@@ -23,7 +24,7 @@ log = get_logger()
 FIRST_REPORT_S = 60.0
 """How long the name of the run is waited for at the start; later dataflow may be away for any time."""
 
-TRANSCRIPT_FILE, KEY_FILE = "transcript.jsonl", "names.key"
+TRANSCRIPT_FILE, KEY_FILE, NOTICES_FILE = "transcript.jsonl", "names.key", "notices.json"
 
 
 @asynccontextmanager
@@ -39,7 +40,8 @@ async def built(
 ) -> AsyncIterator[Maintainer]:
     """A maintainer, for the block.
 
-    Raises: InvalidInput for what cannot be used, Conflict for a transcript in use, Unavailable without dataflow.
+    Raises: InvalidInput for what cannot be used, CorruptData for files that are not as they were written, Conflict for
+    a transcript in use, Unavailable without dataflow.
     """
     clock = clock or SystemClock()
     llm = models.build(config.model)
@@ -57,7 +59,12 @@ async def built(
                     names=Names(kept_key(directory / KEY_FILE), shows_names=config.shows_names),
                     transcript=transcript,
                     notifier=Notifier(
-                        config.notify, run=report.run, clock=clock, post=http_post() if url else None, url=url
+                        config.notify,
+                        run=report.run,
+                        clock=clock,
+                        post=http_post() if url else None,
+                        url=url,
+                        outbox=Outbox(directory / NOTICES_FILE, run=report.run),
                     ),
                     clock=clock,
                     recorded=control,

@@ -58,8 +58,8 @@ def status_table(status: FleetStatus) -> RenderableType:
     return Group(*lines, table)
 
 
-def plan_table(plan: Plan) -> RenderableType:
-    """What applying it would do, and how."""
+def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
+    """What applying it would do, and how. is_proposed: it is approved, rather than applied."""
     change = plan.usd_per_hour_change
     lines = [
         Text(f"{plan.request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
@@ -70,7 +70,7 @@ def plan_table(plan: Plan) -> RenderableType:
         *(Text(f"{one.code}: {one.message}", style=_VERDICTS[one.verdict]) for one in plan.findings),
         Text(plan.verdict.value.replace("_", " "), style=_VERDICTS[plan.verdict]),
     ]
-    if plan.verdict is not Verdict.REFUSED:
+    if plan.verdict is not Verdict.REFUSED and not is_proposed:
         lines.append(Text(f"astraflow fleet apply {plan.id}"))
     return Group(*lines)
 

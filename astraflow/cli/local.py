@@ -45,6 +45,8 @@ class Planes:
     fleet: str
     token: str = field(repr=False)
     authority: Path | None = None
+    maintainer: Path = Path("maintainer-state")
+    """Where what looks after the run keeps things: a folder of the run's, when it is one of this machine."""
 
 
 def find_planes(dataflow: str, fleet: str, token: str, authority: Path | None) -> Planes:
@@ -63,6 +65,7 @@ def find_planes(dataflow: str, fleet: str, token: str, authority: Path | None) -
                 fleet=facts.fleet,
                 token=token or directory.token,
                 authority=authority or own,
+                maintainer=directory.path / "maintainer",
             )
     if fleet and token:
         return Planes(dataflow=dataflow, fleet=fleet, token=token, authority=authority)

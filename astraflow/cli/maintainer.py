@@ -29,6 +29,13 @@ Config = Annotated[
 ]
 
 
+Plan = Annotated[str, typer.Argument(help="Id of the plan, as `astraflow maintainer proposals` prints it.")]
+Key = Annotated[
+    str, typer.Option(help="Idempotency key: with that of an earlier try, what was done already is not done again.")
+]
+Json = Annotated[bool, typer.Option("--json", help="For scripts: one JSON value.")]
+
+
 @maintainer.command()
 def run(
     config: Config = None,
@@ -168,6 +175,68 @@ def mode(
             MaintainerMode(mode), actor=actor, key=f"cli:{secrets.token_hex(8)}", reason=reason
         )
         typer.echo(decision.message)
+
+    _asked(asked, fleet, token_file, authority)
+
+
+@maintainer.command()
+def proposals(
+    is_all: Annotated[bool, typer.Option("--all", help="Those that were decided, too: the latest hundred.")] = False,
+    as_json: Json = False,
+    fleet: Fleet = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Plans that wait for a person: what each would do, what the guard says, until when."""
+    from astraflow.cli.approvals import proposal_list
+    from astraflow.cli.fleet_tables import show
+
+    async def asked(plane: "FleetPlaneClient") -> None:
+        show(await plane.proposals(only_waiting=not is_all), proposal_list, as_json=as_json)
+
+    _asked(asked, fleet, token_file, authority)
+
+
+@maintainer.command()
+def approve(
+    plan: Plan,
+    reason: Annotated[str, typer.Option(help="Why; the journal has a note of it, with your name.")] = "",
+    key: Key = "",
+    as_json: Json = False,
+    fleet: Fleet = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Say yes to a proposal: it is applied, if the guard still allows it."""
+    from astraflow.cli import approvals
+    from astraflow.cli.fleet_tables import applied_line, show
+    from astraflow.contract.fleet import PlanId
+
+    async def asked(plane: "FleetPlaneClient") -> None:
+        applied = await approvals.approve(plane, PlanId(plan), key=key, reason=reason)
+        show(applied, applied_line, as_json=as_json)
+
+    _asked(asked, fleet, token_file, authority)
+
+
+@maintainer.command()
+def reject(
+    plan: Plan,
+    reason: Annotated[str, typer.Option(help="Why; it stands in the journal, with your name.")],
+    key: Key = "",
+    as_json: Json = False,
+    fleet: Fleet = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+) -> None:
+    """Say no to a proposal: it can be applied no more."""
+    from astraflow.cli import approvals
+    from astraflow.cli.fleet_tables import decision_line, show
+    from astraflow.contract.fleet import PlanId
+
+    async def asked(plane: "FleetPlaneClient") -> None:
+        decision = await approvals.reject(plane, PlanId(plan), key=key, reason=reason)
+        show(decision, decision_line, as_json=as_json)
 
     _asked(asked, fleet, token_file, authority)
 

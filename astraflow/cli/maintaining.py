@@ -49,6 +49,8 @@ def show_maintainer(maintainer: Maintainer, proposals: Sequence[Proposal]) -> No
             f"waits: plan {plan.id}, pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes, "
             f"{plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
         )
+    if proposals:
+        typer.echo("decide with `astraflow maintainer approve PLAN`, or `reject`")
 
 
 def _evaluated(status: MaintainerStatus) -> str:

@@ -275,7 +275,7 @@ class Decision:
     at: float
     kind: str
     """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `fault`, `propose`,
-    `reject`, `note`, `maintainer_mode`."""
+    `reject`, `note`, `maintainer_mode`, `alarm`, `alarm_over`."""
     pool: str
     """Empty for what concerns no single pool."""
     actor: Actor

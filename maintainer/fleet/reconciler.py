@@ -11,7 +11,7 @@ Absence of an answer is no answer: a provider that cannot be read, or a dataflow
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from astraflow.contract.errors import AstraFlowError
@@ -48,21 +48,24 @@ class Reconciler:
         self._unread: dict[str, str] = {}
         """What kept each provider from being read last time."""
 
-    def troubles(self) -> tuple[str, ...]:
-        """What people should know."""
+    def troubles(self) -> Mapping[str, str]:
+        """What people should know, by what it is about."""
         fleet, now = self._fleet, self._fleet.clock.wall()
-        found = [f"provider {name} cannot be read: {problem}" for name, problem in sorted(self._unread.items())]
+        found = {
+            f"provider {name}": f"provider {name} cannot be read: {problem}"
+            for name, problem in sorted(self._unread.items())
+        }
         for record in fleet.ledger.alive():
             since = record.instance.retiring_at
             if since is not None and now - since > fleet.config.times.going_s:
-                found.append(
+                found[f"end of {record.id}"] = (
                     f"{record.id} does not end, asked for {now - since:.0f} s: look at {record.instance.handle}"
                 )
             if record.instance.provider not in fleet.providers:
-                found.append(
+                found[f"provider of {record.id}"] = (
                     f"{record.id} is of provider {record.instance.provider!r}, which is not configured any more"
                 )
-        return tuple(found)
+        return found
 
     async def sweep(self) -> None:
         """Once, over every provider. One that fails is told of and left for the next time."""

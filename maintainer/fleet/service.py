@@ -23,6 +23,7 @@ from astraflow.runtime.service import run_until
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 from maintainer.fleet.actuator import Actuator
+from maintainer.fleet.alarms import Alarms
 from maintainer.fleet.config import FleetConfig, provider_directory
 from maintainer.fleet.desk import Desk
 from maintainer.fleet.faults import Faults
@@ -122,6 +123,7 @@ class Service:
         self._reconciler = Reconciler(fleet)
         self._follower = Follower(fleet, self._desk)
         self._teller = Teller(fleet, self._desk, steering)
+        self._alarms = Alarms(fleet, self._desk, database, self._reconciler.troubles)
         self._is_due = asyncio.Event()
         self._is_news = asyncio.Event()
         self._is_ending = False
@@ -144,6 +146,7 @@ class Service:
             tasks.create_task(periodic(self._reconciler.sweep, every_s=times.sweep_s, clock=clock))
             tasks.create_task(periodic(self._reconciler.observe, every_s=times.tick_s, clock=clock))
             tasks.create_task(periodic(self._fleet.ledger.check_owner, every_s=times.follow_s, clock=clock))
+            tasks.create_task(periodic(self._alarms.look, every_s=times.follow_s, clock=clock))
             tasks.create_task(self._follow_on())
             tasks.create_task(periodic(self._teller.tell, every_s=times.follow_s, clock=clock))
             tasks.create_task(self._actuator.run(self._is_due))
@@ -175,7 +178,8 @@ class Service:
                     await self._is_news.wait()
 
     def _status(self) -> FleetStatus:
-        return self._fleet.status(last_sweep_at=self._reconciler.last_sweep_at, troubles=self._reconciler.troubles())
+        troubles = tuple(self._reconciler.troubles().values())
+        return self._fleet.status(last_sweep_at=self._reconciler.last_sweep_at, troubles=troubles)
 
 
 def build_providers(config: FleetConfig, *, clock: Clock, directory: Path) -> Mapping[str, Provider]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 from pydantic import Field
@@ -38,6 +38,11 @@ class ChatCompletionsOptions(Config):
     """US dollars for a million tokens; nothing for a machine of one's own."""
     strict: bool = True
     """Whether to ask for strict tools; some endpoints do not know the word."""
+    single_calls: bool = True
+    """Whether to ask for one call at a time (`parallel_tool_calls`); some endpoints refuse the word. Changes are made
+    one at a time in any case: several in a turn are answered with errors."""
+    tokens_word: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the endpoint calls the most tokens of an answer."""
     connect_s: float = Field(default=10.0, gt=0)
     """To reach it; the rest of the time is the wake's."""
 
@@ -114,8 +119,8 @@ class ChatCompletions:
             "messages": messages,
             "tools": tools,
             "tool_choice": "auto",
-            "parallel_tool_calls": False,
-            "max_tokens": request.max_tokens,
+            self._options.tokens_word: request.max_tokens,
+            **({"parallel_tool_calls": False} if self._options.single_calls else {}),
         }
 
     def _read(self, content: bytes) -> Reply:

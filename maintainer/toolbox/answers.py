@@ -19,6 +19,7 @@ ADVICE: Mapping[str, str] = {
     "unknown_plan": "only a plan of this wake can be applied: plan first",
     "one_plan": "this pool has had its plan in this wake: do not plan again, end the wake or hold or escalate",
     "kill_switch": "the kill switch is on, or people have turned you off: not pre-approved, do not retry, end the wake",
+    "not_destructive": "nothing here takes a node away (--no-destructive): not pre-approved, do not retry",
     "not_possible": "the fleet service does not take this: not pre-approved, do not retry",
     "not_reachable": "the fleet service does not answer: do not retry in this wake",
 }

@@ -53,7 +53,9 @@ def test_every_role_explains_itself(role: str) -> None:
     assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
 
 
-@pytest.mark.parametrize("command", ["run", "once", "prompt", "replay", "status", "mode"])
+@pytest.mark.parametrize(
+    "command", ["run", "once", "prompt", "replay", "status", "mode", "proposals", "approve", "reject", "eval"]
+)
 def test_every_command_of_the_maintainer_explains_itself(command: str) -> None:
     assert CliRunner().invoke(app, ["maintainer", command, "--help"]).exit_code == 0
 

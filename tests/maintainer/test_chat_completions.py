@@ -1,7 +1,9 @@
-"""The adapter of endpoints that speak chat completions, over a transport that a test scripts."""
+"""The adapter of endpoints that speak chat completions: over a scripted transport, and a maintainer over HTTP."""
 
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,7 +12,11 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from maintainer.llm.base import Failure, Message, ModelFailed, Request, Said, ToolCall, ToolReply, Usage
 from maintainer.llm.chat_completions import ChatCompletions, ChatCompletionsOptions
+from maintainer.llm.talk import Step, Talk
 from maintainer.prompt import SPECS, SYSTEM
+from tests.fakes.chat_completions import KEY, NEWER, WORDS, FakeChatCompletions, serving_completions
+from tests.maintainer.parts import Scene, scene
+from tests.maintainer.test_loop import grown, too_few
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
 
@@ -144,3 +150,82 @@ def test_what_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         model(lambda _: httpx2.Response(200), key_variable="MY_KEY")
     with pytest.raises(InvalidInput, match="base_url"):
         model(lambda _: httpx2.Response(200), base_url="file:///etc/passwd")
+
+
+async def test_endpoints_are_asked_in_the_words_that_they_know() -> None:
+    for changes, known in (
+        ({}, {"max_tokens": 500, "parallel_tool_calls": False}),
+        ({"tokens_word": "max_completion_tokens", "single_calls": False}, {"max_completion_tokens": 500}),
+    ):
+        seen: list[dict[str, Any]] = []
+
+        def answer(asked: httpx2.Request, seen: list[dict[str, Any]] = seen) -> httpx2.Response:
+            seen.append(json.loads(asked.content))
+            return completion({"content": "done"})
+
+        asked = model(answer, **changes)
+        await asked.reply(REQUEST)
+        await asked.close()
+        words = ("max_tokens", "max_completion_tokens", "parallel_tool_calls")
+        assert {word: seen[0][word] for word in words if word in seen[0]} == known
+    with pytest.raises(InvalidInput, match="tokens_word"):
+        ChatCompletionsOptions.parse(VALUES | {"tokens_word": "n_predict"}, where="")
+
+
+@asynccontextmanager
+async def beside(api: FakeChatCompletions, tmp_path: Path, **changes: Any) -> AsyncIterator[Scene]:
+    """A whole maintainer, over a guard, a ledger and a cloud, whose model is behind that server."""
+    values = {"model": "stand-in", "base_url": api.base_url, "key_variable": "CHAT_KEY", **changes}
+    llm = ChatCompletions(ChatCompletionsOptions.parse(values, where=""))
+    try:
+        async with scene(tmp_path, llm=llm) as here:
+            await grown(here)
+            here.dataflow.advice = (too_few(4),)
+            await here.pass_time(110.0)
+            yield here
+    finally:
+        await llm.close()
+
+
+PICKY: dict[str, Any] = {"tokens_word": "max_completion_tokens", "single_calls": False, "strict": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "knows_strict", "changes"), [(WORDS, True, {}), (NEWER, False, PICKY)], ids=["usual", "picky"]
+)
+async def test_a_whole_wake_goes_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: frozenset[str], knows_strict: bool, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("CHAT_KEY", KEY)
+    async with serving_completions(words, knows_strict=knows_strict) as api:
+        api.behaviour = growing
+        async with beside(api, tmp_path, **changes) as here:
+            assert api.refused == []
+            assert [entry.body["outcome"] for entry in here.entries("sleep")] == ["done"]
+            assert [entry.body["outcome"] for entry in here.entries("action")] == ["applied"]
+            assert [entry.body["name"] for entry in here.entries("tool")] == ["fleet_plan", "fleet_apply"]
+            assert here.entries("sleep")[0].body["tokens"] not in (0, None)
+            assert here.entries("note")[0].body["words"] == "One more."
+            assert len(api.requests) == 3
+
+
+async def test_an_endpoint_that_does_not_know_a_word_is_left_alone_and_does_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHAT_KEY", KEY)
+    async with serving_completions(NEWER) as api, beside(api, tmp_path) as here:
+        assert api.refused[0] == "unsupported parameter: max_tokens"
+        failures = here.entries("failure")
+        assert {entry.body["failure"] for entry in failures} == {Failure.INVALID.value}
+        assert not here.entries("action")
+
+
+def growing(talk: Talk) -> list[Step]:
+    """One node more where it was woken for, and a note."""
+    plans, applied = talk.made("fleet_plan"), talk.made("fleet_apply")
+    if not plans:
+        pool = talk.report["pools"][0]
+        return [talk.call("fleet_plan", pool=pool["pool"], target=pool["target"] + 1, retire=None, reason="one more")]
+    if not applied:
+        return [talk.call("fleet_apply", plan_id=plans[0][1]["plan_id"], idempotency_key="apply")]
+    return ["One more."]

@@ -28,16 +28,20 @@ from astraflow.contract.maintenance import MaintainerMode
 from astraflow.contract.reports import Report
 from maintainer.__main__ import main
 from maintainer.mcp_http import TOKEN_FILE, McpDoor, kept_token
-from maintainer.mcp_server import PROMPT, Session, answer, mcp_server
+from maintainer.mcp_server import answer, mcp_server
+from maintainer.mcp_sessions import FOLDER, MOST_SESSIONS, Modes, Peer, Session, Sessions
+from maintainer.oncall import BUILT_IN, DESCRIPTION, NAME, ONCALL, PROMPT, command, settings
+from maintainer.replay import replayed
 from maintainer.tools.base import Kind
 from maintainer.tools.registry import TOOLS
+from maintainer.transcript import read
 from tests.fakes.control_plane import TOKEN
 from tests.maintainer.fleet.parts import ALICE, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S
 from tests.maintainer.parts import OTHER, Scene, scene
 from tests.maintainer.test_service import planes
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 SECRET = "a-token-of-this-test-alone"
@@ -46,7 +50,7 @@ MOST_TOKENS = 25_000
 """What Claude Code takes of one answer."""
 
 
-def command(dataflow: str, fleet: str, *more: str) -> list[str]:
+def arguments(dataflow: str, fleet: str, *more: str) -> list[str]:
     return ["-m", "maintainer", "mcp", "--dataflow", dataflow, "--fleet", fleet, *more]
 
 
@@ -56,9 +60,10 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def over_stdio(dataflow: str, fleet: str, *more: str) -> AsyncIterator[Client]:
+async def over_stdio(directory: Path, dataflow: str, fleet: str, *more: str) -> AsyncIterator[Client]:
+    more = ("--directory", str(directory), *more)
     server = StdioServerParameters(
-        command=sys.executable, args=command(dataflow, fleet, *more), env=environment(), cwd=ROOT
+        command=sys.executable, args=arguments(dataflow, fleet, *more), env=environment(), cwd=ROOT
     )
     async with Client(server) as client:
         yield client
@@ -72,7 +77,7 @@ async def http_server(
     log = (directory / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *command(dataflow, fleet, "--http", listen, "--directory", str(directory), *more),
+        *arguments(dataflow, fleet, "--http", listen, "--directory", str(directory), *more),
         env=environment(ASTRAFLOW_MCP_TOKEN=SECRET),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
@@ -90,14 +95,33 @@ async def http_server(
 
 
 @asynccontextmanager
-async def over_http(url: str, token: str = SECRET, *, trusts: Authority | None = None) -> AsyncIterator[Client]:
-    """trusts: whose certificates are taken over TLS; those of public authorities otherwise."""
+async def over_http(
+    url: str,
+    token: str = SECRET,
+    *,
+    trusts: Authority | None = None,
+    mode: str = "auto",
+    session: str = "",
+    given: list[str] | None = None,
+) -> AsyncIterator[Client]:
+    """trusts: whose certificates are taken over TLS; those of public authorities otherwise. mode: legacy has sessions.
+
+    session: one that is claimed without having it. given: gets the ids of sessions that the server gave.
+    """
+    claimed = {"Mcp-Session-Id": session} if session else {}
     verify: ssl.SSLContext | bool = True
     if trusts is not None:
         verify = ssl.create_default_context(cadata=trusts.pem.decode())
+
+    async def noted(response: httpx2.Response) -> None:
+        if given is not None and "mcp-session-id" in response.headers:
+            given.append(response.headers["mcp-session-id"])
+
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, verify=verify) as http,
-        Client(streamable_http_client(url, http_client=http)) as client,
+        httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {token}", **claimed}, verify=verify, event_hooks={"response": [noted]}
+        ) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
     ):
         yield client
 
@@ -182,7 +206,7 @@ async def allow(fleet_address: str) -> None:
 async def test_an_agent_reads_plans_and_applies_over_stdio(tmp_path: Path) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
-        async with over_stdio(dataflow, fleet) as client:
+        async with over_stdio(tmp_path, dataflow, fleet) as client:
             await a_change(client, fleet)
             prompt = await client.get_prompt(PROMPT)
             assert "fleet_report" in str(prompt.messages[0].content)
@@ -239,12 +263,135 @@ async def test_behind_a_proxy_that_speaks_tls_its_name_is_one_of_the_servers(tmp
 
 
 async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path) -> None:
-    async with planes(tmp_path) as (dataflow, fleet), over_stdio(dataflow, fleet, "--read-only") as client:
+    async with planes(tmp_path) as (dataflow, fleet), over_stdio(tmp_path, dataflow, fleet, "--read-only") as client:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == [name for name, tool in TOOLS.items() if tool.kind is Kind.READ]
         assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
         refused = await client.call_tool("fleet_hold", {"pool": "pool-0", "minutes": 1, "reason": "x"})
         assert refused.is_error
+
+
+AT_ONCE: dict[str, Any] = {"envelope": {"cool_down_s": 0.0}}
+"""Changes of one pool, one right after the other."""
+
+
+async def planned(client: Client, target: int | None = 1, **changes: Any) -> Any:
+    """What comes of planning for the first pool."""
+    pool = (await client.call_tool("fleet_report", {})).structured_content["pools"][0]["pool"]
+    return await client.call_tool("fleet_plan", {"pool": pool, "target": target, "reason": "a look", **changes})
+
+
+def transcripts(directory: Path) -> list[Path]:
+    return sorted((directory / FOLDER).glob("*.jsonl"))
+
+
+async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(tmp_path: Path) -> None:
+    async with planes(tmp_path, **AT_ONCE) as (dataflow, fleet), http_server(tmp_path, dataflow, fleet) as url:
+        await allow(fleet)
+        async with over_http(url, mode="legacy") as mine, over_http(url, mode="legacy") as other:
+            first = (await planned(mine)).structured_content["plan_id"]
+            stolen = await other.call_tool("fleet_apply", {"plan_id": first, "idempotency_key": "one"})
+            assert json.loads(text_of(stolen))["error"] == "unknown_plan"
+            applied = await mine.call_tool("fleet_apply", {"plan_id": first, "idempotency_key": "one"})
+            assert applied.structured_content["outcome"] == "applied"
+            second = (await planned(other, target=2)).structured_content["plan_id"]
+            again = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
+            assert again.structured_content["outcome"] == "applied", "another session's key is another key"
+        async with over_http(url) as newest:
+            await newest.list_tools()  # leaves nothing
+        found = transcripts(tmp_path)
+        assert len(found) == 2
+        for path in found:
+            kinds = [entry.kind for entry in read(path).entries]
+            assert kinds[:2] == ["opened", "orders"]
+            assert kinds.count("action") == 1
+            assert replayed(path).differences == ()
+            assert path.stat().st_mode & 0o077 == 0
+        assert sum(replayed(path).verdicts for path in found) == 4, "a plan and an apply each"
+
+
+async def test_over_http_without_sessions_a_plan_is_of_whoever_was_told_it(tmp_path: Path) -> None:
+    async with planes(tmp_path, **AT_ONCE) as (dataflow, fleet), http_server(tmp_path, dataflow, fleet) as url:
+        await allow(fleet)
+        given: list[str] = []
+        async with over_http(url, mode="legacy", given=given) as old, over_http(url) as mine, over_http(url) as other:
+            held = (await planned(old)).structured_content["plan_id"]
+            async with over_http(url, session=given[0]) as forged:
+                stolen = await forged.call_tool("fleet_apply", {"plan_id": held, "idempotency_key": "k"})
+                assert json.loads(text_of(stolen))["error"] == "unknown_plan"
+            first = (await planned(mine)).structured_content["plan_id"]
+            guessed = await other.call_tool("fleet_apply", {"plan_id": f"{first[:-1]}0", "idempotency_key": "one"})
+            assert json.loads(text_of(guessed))["error"] == "unknown_plan"
+            to_apply = {"plan_id": first, "idempotency_key": "one"}
+            applied = await mine.call_tool("fleet_apply", to_apply)
+            assert applied.structured_content["outcome"] == "applied"
+            assert (await mine.call_tool("fleet_apply", to_apply)).structured_content == applied.structured_content
+            second = (await planned(other, target=2)).structured_content["plan_id"]
+            same_key = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
+            assert same_key.structured_content["outcome"] == "applied", "a key is of its plan"
+        assert len(transcripts(tmp_path)) == 2
+        assert {read(path).entries[0].body["is_alone"] for path in transcripts(tmp_path)} == {True, False}
+
+
+async def test_a_session_that_takes_nothing_away_cannot(tmp_path: Path) -> None:
+    async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
+        async with over_stdio(tmp_path, dataflow, fleet, "--no-destructive") as client:
+            listed = (await client.list_tools()).tools
+            assert {tool.name for tool in listed} == set(TOOLS)
+            assert not any(tool.annotations is None or tool.annotations.destructive_hint for tool in listed)
+            plan = (await planned(client, target=2)).structured_content
+            applied = await client.call_tool("fleet_apply", {"plan_id": plan["plan_id"], "idempotency_key": "up"})
+            assert applied.structured_content["launched"] == 2
+            nodes = (await client.call_tool("fleet_nodes", {})).structured_content["nodes"]
+            for refused in (
+                await planned(client, target=1),
+                await planned(client, target=0),
+                await planned(client, target=None, retire=[nodes[0]["node"]]),
+            ):
+                assert json.loads(text_of(refused))["error"] == "not_destructive"
+                assert "not pre-approved, do not retry" in text_of(refused)
+        async with connect_fleet(fleet, TOKEN) as asked:
+            assert len(await asked.instances(pool=LOCAL)) == 2
+
+
+async def test_a_session_over_stdio_leaves_a_transcript_that_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with planes(tmp_path) as (dataflow, fleet):
+        await allow(fleet)
+        async with over_stdio(tmp_path, dataflow, fleet) as client:
+            await a_change(client, fleet)
+            await client.call_tool("no_such_tool", {})
+    [path] = transcripts(tmp_path)
+    entries = read(path).entries
+    calls = [entry.body for entry in entries if entry.kind == "tool"]
+    assert [call["name"] for call in calls] == ["fleet_report", "fleet_plan", "fleet_apply", "fleet_apply"]
+    assert calls[1]["arguments"]["target"] == 1  # type: ignore[index, call-overload]  # it is a table
+    assert str(entries[0].body["client"]) != ""
+    assert main(["replay", str(path)]) == 0
+    assert "the chain holds; 3 of 3 verdicts are the same" in capsys.readouterr().out
+
+
+async def test_of_too_many_sessions_the_quiet_ones_are_forgotten(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        with sessions_of(here) as sessions:
+            first = sessions.of(Peer(session="first"))
+            busy = sessions.of(Peer(session="busy"))
+            busy.in_flight = 1
+            for number in range(MOST_SESSIONS):
+                sessions.of(Peer(session=f"s-{number}"))
+            assert sessions.of(Peer(session="busy")) is busy
+            assert sessions.of(Peer(session="first")) is not first
+            assert sessions.of(Peer(session="s-99")) is sessions.of(Peer(session="s-99"))
+
+
+async def test_without_a_transcript_nothing_is_done(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here, session_of(here) as (client, session):
+        session.path.parent.parent.mkdir(exist_ok=True)
+        session.path.parent.write_text("in the way")
+        refused = await client.call_tool("fleet_report", {})
+        assert json.loads(text_of(refused))["error"] == "not_reachable"
 
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
@@ -331,10 +478,10 @@ def test_the_command_refuses_what_it_cannot_do_in_a_sentence(
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
     monkeypatch.setenv("ASTRAFLOW_MCP_TOKEN", SECRET)
-    arguments = ["mcp", "--dataflow", "127.0.0.1:9", "--fleet", "127.0.0.1:9", "--directory", str(tmp_path), "--http"]
-    assert main([*arguments, "0.0.0.0:4750"]) != 0
+    given = ["mcp", "--dataflow", "127.0.0.1:9", "--fleet", "127.0.0.1:9", "--directory", str(tmp_path), "--http"]
+    assert main([*given, "0.0.0.0:4750"]) != 0
     assert "certificate" in capsys.readouterr().err
-    assert main([*arguments, "nowhere"]) != 0
+    assert main([*given, "nowhere"]) != 0
     assert "HOST:PORT" in capsys.readouterr().err
 
 
@@ -348,10 +495,22 @@ def test_a_token_is_made_once_for_its_owner_to_read(tmp_path: Path, monkeypatch:
 
 @asynccontextmanager
 async def session_of(here: Scene, **changes: Any) -> AsyncIterator[tuple[Client, Session]]:
-    """A client in this process, over the real desk and guard."""
-    made = Session(eyes=here.eyes, fleet=here.fleet, names=here.names, name="claude", clock=here.clock, **changes)
-    async with Client(mcp_server(made)) as client:
-        yield client, made
+    """A client in this process, over the real desk and guard, and its session."""
+    with sessions_of(here, **changes) as sessions:
+        async with Client(mcp_server(sessions)) as client:
+            yield client, sessions.of(Peer(session=""))
+
+
+def sessions_of(here: Scene, **changes: Any) -> Sessions:
+    return Sessions(
+        eyes=lambda: here.eyes,
+        fleet=here.fleet,
+        names=here.names,
+        name="claude",
+        clock=here.clock,
+        directory=here.transcript.parent,
+        modes=Modes(**changes),
+    )
 
 
 def mode_of(listed: Listed) -> str:
@@ -362,7 +521,7 @@ def mode_of(listed: Listed) -> str:
     return "allow" if hints.read_only_hint else "ask" if hints.destructive_hint else "careful"
 
 
-async def test_modes_follow_from_annotations_and_the_settings_for_claude_code_from_kinds(tmp_path: Path) -> None:
+async def test_modes_follow_from_annotations(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (client, _):
         listed = (await client.list_tools()).tools
         modes = {tool.name: mode_of(tool) for tool in listed}
@@ -370,12 +529,43 @@ async def test_modes_follow_from_annotations_and_the_settings_for_claude_code_fr
         assert {name for name, mode in modes.items() if mode == "ask"} == of_kind(Kind.MUTATE) == {"fleet_apply"}
         assert all(tool.input_schema == TOOLS[tool.name].input_schema() for tool in listed)
         assert all(tool.annotations is not None and tool.annotations.open_world_hint is False for tool in listed)
-    given = json.loads((ROOT / "deploy/claude/settings.json").read_text())["permissions"]
-    own = {rule: {tool.removeprefix("mcp__astraflow__") for tool in given[rule]} for rule in ("allow", "ask", "deny")}
+
+
+def test_the_files_for_claude_code_follow_from_the_registry_and_can_be_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = json.loads(settings())["permissions"]
+    own = {rule: {tool.removeprefix(f"mcp__{NAME}__") for tool in given[rule]} for rule in ("allow", "ask", "deny")}
     assert own["allow"] == of_kind(Kind.READ) | of_kind(Kind.PROPOSE)
     assert own["ask"] == of_kind(Kind.MUTATE)
-    assert own["deny"] > of_kind(Kind.CAUTION)
-    assert own["deny"] >= {"Bash", "Write", "Edit"}
+    assert own["deny"] == of_kind(Kind.CAUTION) | set(BUILT_IN)
+    assert own["deny"] >= {"Bash", "Write", "Edit", "Read", "Glob", "Grep", "WebFetch", "WebSearch", "Agent", "Task"}
+    _, front, text = command().split("---\n", 2)
+    assert (front, text.lstrip()) == (f"description: {DESCRIPTION}\n", ONCALL)
+    for what, path in (("settings", "settings.json"), ("command", f"commands/{PROMPT}.md")):
+        assert main(["claude", what]) == 0
+        assert capsys.readouterr().out == (ROOT / "deploy/claude" / path).read_text(), (
+            f"write deploy/claude/{path} anew"
+        )
+
+
+async def test_the_command_line_prints_them_for_whoever_has_no_repository(tmp_path: Path) -> None:
+    async def said(*options: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "astraflow.cli", "mcp", *options),
+            env={**os.environ, "PYTHONPATH": str(ROOT), "ASTRAFLOW_HOME": str(tmp_path)},
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        told, _ = await process.communicate()
+        return process.returncode or 0, told.decode()
+
+    assert await said("--settings") == (0, settings())
+    assert await said("--command") == (0, command())
+    code, told = await said("--settings", "--command")
+    assert code != 0
+    assert "one at a time" in told
 
 
 def of_kind(kind: Kind) -> set[str]:

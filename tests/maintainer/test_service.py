@@ -26,23 +26,25 @@ from maintainer.fleet import guard
 from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.guard import Limits, Situation
 from maintainer.fleet.service import serve as serve_fleet
-from maintainer.service import built, serve
+from maintainer.outbox import Outbox
+from maintainer.service import NOTICES_FILE, built, serve
 from maintainer.transcript import Kind, Transcript, line_of, read
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S, config
+from tests.maintainer.test_notifying import receiving
 
 pytestmark = pytest.mark.timeout(60)
 
 
 @asynccontextmanager
-async def planes(directory: Path) -> AsyncIterator[tuple[str, str]]:
-    """Addresses of a dataflow and of a fleet service."""
+async def planes(directory: Path, **changes: Any) -> AsyncIterator[tuple[str, str]]:
+    """Addresses of a dataflow and of a fleet service. changes: of its configuration."""
     plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
     async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
         fleet = serve_fleet(
-            config(),
+            config(**changes),
             dataflow=dataflow,
             join_address=dataflow,
             token=TOKEN,
@@ -104,6 +106,40 @@ async def test_people_see_it_steer_it_and_stop_it_through_the_fleet_plane(tmp_pa
         assert ready.is_set()
         kept = read(tmp_path / "maintainer" / "transcript.jsonl").entries
         assert tuple(reversed(entries)) == kept[: len(entries)]
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(240)
+async def test_what_an_agent_escalates_reaches_a_webhook_over_http_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with planes(tmp_path) as (dataflow, address), connect_fleet(address, TOKEN) as fleet, receiving() as hook:
+        monkeypatch.setenv("ASTRAFLOW_WEBHOOK_URL", hook.url)
+        kept = tmp_path / "maintainer" / NOTICES_FILE
+        for life, words in enumerate(("quota is gone", "still gone")):
+            stop = asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                running = serve(
+                    told(),
+                    dataflow=dataflow,
+                    fleet=address,
+                    token=TOKEN,
+                    authority=None,
+                    directory=tmp_path / "maintainer",
+                    stop=stop,
+                    on_ready=lambda what: None,
+                )
+                tasks.create_task(running)
+                await fleet.escalate("warning", actor=HAL, key=f"e{life}", reason=words)
+                deadline = time.monotonic() + 2 * PATIENCE_S
+                while (
+                    len(hook.got) <= life or Outbox(kept, run="run-1").unsent
+                ):  # one that ends before that sends again
+                    assert time.monotonic() < deadline, hook.got
+                    await asyncio.sleep(0.05)
+                stop.set()
+        assert [got["text"] for got in hook.got] == ["warning: quota is gone", "warning: still gone"]
+        assert {got["title"] for got in hook.got} == {"hal escalates"}
 
 
 @pytest.mark.anyio

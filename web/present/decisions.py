@@ -21,6 +21,8 @@ KINDS = {
     "hold": ("held", "warn"),
     "escalate": ("told people", "warn"),
     "kill_switch": ("kill switch", "bad"),
+    "alarm": ("alarm", "bad"),
+    "alarm_over": ("alarm over", "good"),
     "replace": ("replaced", "busy"),
     "orphan": ("orphan", "warn"),
     "launch_failed": ("launch failed", "bad"),

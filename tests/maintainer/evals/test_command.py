@@ -13,6 +13,7 @@ import pytest
 from maintainer.__main__ import main
 from maintainer.evals.command import INTERRUPTED
 from maintainer.llm.scripted import CHARACTERS
+from tests.fakes.chat_completions import NEWER, serving_completions
 from tests.fakes.messages_api import KEY, serving_messages
 
 pytestmark = pytest.mark.anyio
@@ -66,6 +67,26 @@ async def test_the_characters_come_to_a_board_and_a_model_behind_the_messages_ap
     (mine,), (same,) = over_api["cases"]["a-model"], characters["cases"]["scripted good"]
     assert mine["ratios"] == same["ratios"], "the adapter changes nothing"
     assert mine["use"]["calls"] == same["use"]["calls"] > 0
+
+
+async def test_a_case_played_over_chat_completions_comes_to_the_same(tmp_path: Path) -> None:
+    file, there, here = tmp_path / "model.toml", tmp_path / "there", tmp_path / "here"
+    file.write_text('[model]\nkind = "scripted"\n')
+    code, said = await asked(here, *SMALL, "--config", str(file))
+    assert code == 0, said
+    async with serving_completions(NEWER, knows_strict=False) as api:
+        file.write_text(
+            f'[model]\nkind = "chat_completions"\nmodel = "a-model"\nbase_url = "{api.base_url}"\n'
+            'key_variable = "CHAT_KEY"\nstrict = false\nsingle_calls = false\n'
+            'tokens_word = "max_completion_tokens"\nprices = { input = 4.0, output = 20.0 }\n'
+        )
+        code, said = await asked(there, *SMALL, "--stand-in", "--config", str(file), CHAT_KEY=KEY)
+        assert code == 0, said
+        assert (api.refused, bool(api.requests)) == ([], True)
+    (mine,), (same,) = board(there)["cases"]["a-model"], board(here)["cases"]["scripted good"]
+    assert mine["ratios"] == same["ratios"], "the adapter changes nothing"
+    assert mine["use"]["calls"] == same["use"]["calls"] > 0
+    assert board(there)["lines"][0]["usd"] > 0
 
 
 async def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ async def test_a_provider_that_cannot_be_read_changes_nothing_and_is_told_of(tmp
     for _ in range(5):
         await blind.reconciler.sweep()
     assert blind.states() == {"ready": 3}
-    assert any("token has expired" in trouble for trouble in blind.reconciler.troubles())
+    assert "token has expired" in blind.reconciler.troubles()["provider cloud"]
     assert blind.reconciler.last_sweep_at is None
 
 
@@ -270,11 +270,11 @@ async def test_what_does_not_end_is_asked_again_and_people_are_told(tmp_path: Pa
     parts.cloud.end_s = 1000.0
     await parts.want(1)
     await parts.pass_time(400.0)
-    assert any("does not end" in trouble for trouble in parts.reconciler.troubles())
+    assert any("does not end" in trouble for trouble in parts.reconciler.troubles().values())
     assert parts.states() == {"ready": 1, "retiring": 1}
     await parts.pass_time(700.0)
     assert parts.states() == {"ready": 1}
-    assert parts.reconciler.troubles() == ()
+    assert parts.reconciler.troubles() == {}
 
 
 async def test_a_machine_that_is_too_old_is_drained_and_replaced(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -108,6 +109,21 @@ async def test_its_providers_are_listed_and_asked_and_start_nothing(tmp_path: Pa
         assert (found.is_ok, found.by) == (True, OTTO.name)
         assert [check.message for check in found.checks if "USD an hour" in check.message]
         assert nodes(await fleet.status()) == {}
+
+
+async def test_launches_that_fail_again_and_again_are_an_alarm_in_the_journal(tmp_path: Path) -> None:
+    broken = {"machine": {"kind": "local_process", "program": [sys.executable, "-c", "raise SystemExit(7)"]}}
+    times = {"tick_s": 0.1, "sweep_s": 0.2, "follow_s": 0.2}
+    given = config(providers=broken, times=times)
+    async with service(tmp_path, given) as address, connect_fleet(address, TOKEN) as fleet:
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="three", target=3))
+        await fleet.apply(plan.id, key="up", approver=ALICE)
+        deadline = time.monotonic() + PATIENCE_S
+        while not (alarms := [one for one in await fleet.decisions() if one.kind == "alarm"]):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        assert [one.actor.name for one in alarms] == ["fleet"]
+        assert "launches of pool here failed in a row" in alarms[0].message
 
 
 async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:

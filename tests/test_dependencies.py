@@ -1,0 +1,51 @@
+"""What pyproject.toml asks for is what is tested, and names what is imported."""
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OF_AN_EXTRA = {"llm": ["maintainer/llm/*.py"], "mcp": ["maintainer/mcp_*.py"]}
+WITH_ANOTHER = {"starlette": "fastapi"}
+"""Packages that one of the core is made of, and cannot be without."""
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = [line.split(";")[0].split("==") for line in lines if "==" in line and not line.startswith("#")]
+    return {canonicalize_name(name): version.strip() for name, version in pairs}
+
+
+def test_bounds_hold_the_releases_that_are_tested() -> None:
+    versions = pinned()
+    bounded = 0
+    for line in [*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)]:
+        asked = Requirement(line)
+        bounded += bool(asked.specifier)
+        assert asked.specifier.contains(versions.get(canonicalize_name(asked.name), "0")) or not asked.specifier, line
+    assert bounded
+
+
+@pytest.mark.parametrize("extra", OF_AN_EXTRA)
+def test_an_extra_names_all_that_its_modules_import_with_bounds(extra: str) -> None:
+    mine = {Requirement(line).name.replace("-", "_"): Requirement(line) for line in EXTRAS[extra]}
+    core = {Requirement(line).name.replace("-", "_") for line in PROJECT["dependencies"]}
+    imported = set()
+    for pattern in OF_AN_EXTRA[extra]:
+        for path in ROOT.glob(pattern):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+                names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                imported |= {name.partition(".")[0] for name in names}
+    others = {WITH_ANOTHER.get(name, name) for name in imported - sys.stdlib_module_names}
+    assert others - core - {"astraflow", "maintainer"} == set(mine)
+    for asked in mine.values():
+        operators = {one.operator for one in asked.specifier}
+        assert operators == {">=", "<"}, f"{asked}: a lower and an upper bound"
