@@ -7,6 +7,7 @@ from statistics import quantiles
 
 from astraflow.contract.fleet import Instance, InstanceState, Pool
 from web.present import formats
+from web.present.causes import with_cause
 from web.present.pools import usd
 
 STATE_TONES = {
@@ -109,7 +110,7 @@ def instance_row(one: Instance) -> InstanceRow:
     times = (one.gone_at, one.retiring_at, one.draining_at, one.ready_at, one.launched_at, one.intended_at)
     return InstanceRow(
         id=one.id,
-        state=one.state.value,
+        state=with_cause(one.state.value, one.cause),
         tone=STATE_TONES[one.state],
         since=next(at for at in times if at is not None),
         type=one.type,

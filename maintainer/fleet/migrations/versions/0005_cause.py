@@ -1,0 +1,19 @@
+"""What made an instance go, beside its state."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add it; of what went earlier, or is on its way out, nothing is known."""
+    op.add_column("fleet_instances", sa.Column("cause", sa.String, nullable=True))
+
+
+def downgrade() -> None:
+    """Take it away again."""
+    op.drop_column("fleet_instances", "cause")
