@@ -162,7 +162,8 @@ class Node:
             return
         try:
             async with asyncio.timeout(FLUSH_S):
-                returned = await self._client.leave(self._membership.node, reason=reason)
+                node, is_taken = self._membership.node, self._orders.is_taken
+                returned = await self._client.leave(node, reason=reason, is_taken=is_taken)
         except (AstraFlowError, TimeoutError) as problem:
             log.warning("left_without_goodbye", problem=str(problem))
         else:

@@ -214,6 +214,14 @@ async def test_a_report_says_who_was_first_to_make_a_node_go(tmp_path: Path, is_
         assert (node.state, node.cause) == (NodeState.GONE, cause)
 
 
+async def test_an_idle_node_that_leaves_on_its_notice_says_so_with_its_goodbye(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        ada, _ = await leased(service, 1)
+        await service.nodes.leave(ada, reason="preempted: in 120 s", is_taken=True)
+        (node,) = (await service.control.report()).nodes
+        assert (node.state, node.cause) == (NodeState.GONE, Cause.TAKEN)
+
+
 async def test_a_node_that_stops_by_itself_says_no_cause(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)

@@ -1,6 +1,7 @@
 """Nodes that go without having been asked wake the maintainer, with their provider's notice or without one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,8 @@ async def look(here: Scene) -> None:
 
 def waves(here: Scene) -> list[float]:
     """How many nodes each wake was told of."""
-    told = [signal for entry in here.entries("wake") for signal in entry.body["signals"]]
+    bodies: list[Any] = [entry.body for entry in here.entries("wake")]
+    told = [signal for body in bodies for signal in body["signals"]]
     return [signal["value"] for signal in told if signal["signal"] == "preemption_wave"]
 
 

@@ -116,14 +116,16 @@ class Registry:
             node.history.popleft()
         if status.ending and node.drain_reason is None:
             node.drain_reason = status.ending
-        if status.is_taken and node.cause is None:
-            node.cause = Cause.TAKEN
+        if status.is_taken:
+            node.cause = node.cause or Cause.TAKEN
         return _directive(node, now=now)
 
-    def leave(self, node_id: NodeId) -> Node:
-        """A node says goodbye. Raises: UnknownNode."""
+    def leave(self, node_id: NodeId, *, is_taken: bool = False) -> Node:
+        """A node says goodbye. is_taken: its machine is taken away. Raises: UnknownNode."""
         node = self.get(node_id)
         node.is_gone = True
+        if is_taken:
+            node.cause = node.cause or Cause.TAKEN
         return node
 
     def drain(self, node_id: NodeId, reason: str, *, until: float | None) -> Node:

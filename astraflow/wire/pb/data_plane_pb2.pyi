@@ -604,17 +604,21 @@ class LeaveRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    IS_TAKEN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     reason: _builtins.str
+    is_taken: _builtins.bool
+    """It was given notice that its machine is taken away."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         reason: _builtins.str = ...,
+        is_taken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_taken", b"is_taken", "node", b"node", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
