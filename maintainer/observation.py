@@ -10,7 +10,7 @@ from enum import Enum
 from statistics import median
 
 from astraflow.contract.advice import Cap, PoolAdvice, Reason
-from astraflow.contract.fleet import Instance, Pool
+from astraflow.contract.fleet import Instance, InstanceState, Pool
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import NodeReport, NodeState
 from maintainer.config import WatchConfig
@@ -35,7 +35,7 @@ class SignalKind(Enum):
     LAUNCH_FAILURES = "launch_failures"
     """Launches fail. value: how many did lately."""
     PREEMPTION_WAVE = "preemption_wave"
-    """Nodes go that nobody sent away. value: how many did lately."""
+    """Nodes go that nobody sent away: taken with their provider's notice, or lost. value: how many did lately."""
     STRAGGLER = "straggler"
     """A node is much slower than its like. value: its share of their speed."""
     BLIND = "blind"
@@ -141,9 +141,9 @@ def _of_pool(pool: Pool, sight: Sight, watch: WatchConfig) -> Iterator[Signal]:
     is_broken = pool.breaker_until is not None and pool.breaker_until > sight.at
     if failures >= watch.launch_failures or is_broken:
         yield Signal(kind=SignalKind.LAUNCH_FAILURES, pool=name, value=float(failures))
-    taken = [one for one in sight.instances if one.pool == name and _was_taken(one, sight.at - watch.window_s)]
-    lost = {one.id for one in taken} | _lost(name, sight)
-    present = sum(pool.nodes.values()) + len(taken)
+    went = [one for one in sight.instances if one.pool == name and _was_lost(one, sight.at - watch.window_s)]
+    lost = {one.id for one in went} | _silent(name, sight)
+    present = sum(pool.nodes.values()) + sum(1 for one in went if one.state is InstanceState.GONE)
     if len(lost) >= max(2, math.ceil(watch.lost_share * present)):
         yield Signal(kind=SignalKind.PREEMPTION_WAVE, pool=name, value=float(len(lost)))
 
@@ -183,14 +183,12 @@ def launch_failures(sight: Sight, pool: PoolId, *, within_s: float) -> int:
     )
 
 
-def _was_taken(instance: Instance, since: float) -> bool:
-    """It worked, and went without having been asked to."""
-    ended_at = instance.retiring_at or instance.gone_at
-    has_worked = instance.ready_at is not None and instance.draining_at is None
-    return has_worked and ended_at is not None and ended_at >= since
+def _was_lost(instance: Instance, since: float) -> bool:
+    """It worked, and began to go since then without having been asked: with its provider's notice or without one."""
+    return instance.was_lost and (instance.left_at or 0.0) >= since
 
 
-def _lost(pool: str, sight: Sight) -> set[str]:
+def _silent(pool: str, sight: Sight) -> set[str]:
     """Living instances whose nodes are not heard any more."""
     alive = {one.id for one in sight.instances if one.pool == pool and one.gone_at is None}
     return {name for name, node in sight.nodes().items() if name in alive and node.state is NodeState.LOST}

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from web.history.samples import Shares
@@ -42,6 +43,8 @@ class NodeRow:
     is_beyond: bool
     """It is further behind than the staleness bound of that trainer."""
     shares: Shares | None
+    cause: Cause | None
+    """Why it goes, by the fleet's ledger, else by its own word; None while it stays, or nobody says."""
 
     @property
     def name(self) -> str:
@@ -220,6 +223,7 @@ def _rows(report: Report, machines: Mapping[str, Instance], shares: Mapping[str,
                 lag=max(0, max(lag for lag, _ in behind)) if behind else None,
                 is_beyond=any(lag > bound for lag, bound in behind),
                 shares=shares.get(node.facts.name) or _lifetime(node, report.at),
+                cause=(machine.cause if machine else None) or node.cause,
             )
         )
     return rows

@@ -100,7 +100,8 @@ def instance_table(instances: Sequence[Instance]) -> RenderableType:
     table.add_column("what is known")
     for one in instances:
         ready = "" if one.ready_at is None else f"{one.ready_at - one.intended_at:.0f} s"
-        cells = (one.id, one.pool, one.state.value, _moment(one.intended_at), one.actor, ready)
+        state = one.state.value if one.cause is None else f"{one.state.value} ({one.cause.value})"
+        cells = (one.id, one.pool, state, _moment(one.intended_at), one.actor, ready)
         table.add_row(*(Text(text) for text in (*cells, f"{one.usd_per_hour:.2f}", one.message or one.reason)))
     return table if instances else Text("no machine")
 

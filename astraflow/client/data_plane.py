@@ -87,9 +87,9 @@ class NodeDataClient:
         """Say what runs, which renews its leases; returns what to do next."""
         return decode_directive(await self._link.call(self._stub.Beat, encode_status(status), timeout_s=TIMEOUT_S))
 
-    async def leave(self, node: NodeId, *, reason: str) -> int:
-        """Hand back every unfinished task at once; returns how many."""
-        request = pb.LeaveRequest(node=node, reason=reason)
+    async def leave(self, node: NodeId, *, reason: str, is_taken: bool = False) -> int:
+        """Hand back every unfinished task at once; returns how many. is_taken: its machine is taken away."""
+        request = pb.LeaveRequest(node=node, reason=reason, is_taken=is_taken)
         return (await self._link.call(self._stub.Leave, request, timeout_s=TIMEOUT_S)).returned
 
 

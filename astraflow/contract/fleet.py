@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.advice import Mode
+from astraflow.contract.causes import LOSSES, Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name, PoolId
 from astraflow.contract.values import Json
@@ -138,10 +139,21 @@ class Instance:
     draining_at: float | None = None
     retiring_at: float | None = None
     gone_at: float | None = None
-    failed_at: float | None = None
-    """When it was seen that its launch failed; None for one that worked, is on its way, or was taken back."""
+    cause: Cause | None = None
+    """What made it go; None while it stays, and of what went before ledgers said so."""
     message: str = ""
     """What is to be known about it: why it goes, or what went wrong."""
+
+    @property
+    def left_at(self) -> float | None:
+        """When it began to go; None while it stays."""
+        times = (self.draining_at, self.retiring_at, self.gone_at)
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether it worked, and goes or went without having been asked."""
+        return self.ready_at is not None and self.cause in LOSSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +167,10 @@ class Pool:
     """Nodes it is to have, by the last plan that was applied."""
     nodes: Mapping[InstanceState, int]
     """Instances in each state; those that are gone left out."""
+    leaving: Mapping[Cause, int] = field(default_factory=dict)
+    """Of those that drain or are retired, how many each cause made go."""
+    losses: Mapping[Cause, int] = field(default_factory=dict)
+    """Nodes that worked and went within the last hour without having been asked, by cause."""
     usd_per_hour: float
     usd_today: float
     rule_target: int | None

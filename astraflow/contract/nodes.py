@@ -80,6 +80,8 @@ class NodeStatus:
     """Latest messages worth an operator's look, newest last; at most 8."""
     ending: str = ""
     """Why it is about to leave by its own decision; empty while it goes on."""
+    is_taken: bool = False
+    """It leaves because it was given notice that its machine is taken away."""
     links: tuple[LinkReport, ...] = ()
     """Where its weights come from, the preferred source first."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from astraflow.contract.advice import PoolAdvice
+from astraflow.contract.causes import Cause
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.failures import Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
@@ -46,6 +47,9 @@ class NodeReport:
     errors: tuple[str, ...] = ()
     links: tuple[LinkReport, ...] = ()
     """Where its weights come from, the preferred source first."""
+    cause: Cause | None = None
+    """Why it drains, or left: somebody asked, or it was given notice that its machine is taken away. None while it goes
+    on, and where it does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,9 +129,9 @@ class NodeSide:
             flow.leases.renew(status.node, status.running, now=now)
         return directive
 
-    def leave(self, node_id: NodeId, reason: str) -> int:
-        """A node says goodbye; its tasks return at once. Raises: UnknownNode."""
-        node = self._run.registry.leave(node_id)
+    def leave(self, node_id: NodeId, reason: str, *, is_taken: bool = False) -> int:
+        """A node says goodbye; its tasks return at once. is_taken: its machine is taken away. Raises: UnknownNode."""
+        node = self._run.registry.leave(node_id, is_taken=is_taken)
         returned = sum(flow.return_all_of(node.id) for flow in self._run.every_flow)
         message = f"{reason or 'no reason given'}; {returned} tasks returned"
         self._run.events.add("node_left", node.id, message, source=node.facts.name)

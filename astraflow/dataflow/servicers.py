@@ -105,7 +105,7 @@ class NodeDataService(NodeDataServicer):
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""
-        returned = self._nodes.leave(NodeId(request.node), request.reason)
+        returned = self._nodes.leave(NodeId(request.node), request.reason, is_taken=request.is_taken)
         self._credentials.left(current_caller())
         return data.LeaveReply(returned=returned)
 

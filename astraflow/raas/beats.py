@@ -84,5 +84,6 @@ class Beats:
             gauges=self._counters.gauges(),
             errors=self._counters.errors(),
             ending=self._orders.reason,
+            is_taken=self._orders.is_taken,
             links=self._links.reports(),
         )

@@ -131,7 +131,7 @@ class Node:
         notice = await first_notice(source, clock=self._clock)
         left_s = max(0.0, notice.at - self._clock.wall())
         reason = f"preempted: {notice.source} says that this machine goes away in {left_s:.0f} s"
-        self._orders.be_gone_within(left_s, reason)
+        self._orders.be_taken_within(left_s, reason)
 
     async def _tell_versions(self, beats: Beats) -> None:
         """Newer weights are worth a beat of their own: dataflow may hold tasks back until it hears of them."""
@@ -162,7 +162,8 @@ class Node:
             return
         try:
             async with asyncio.timeout(FLUSH_S):
-                returned = await self._client.leave(self._membership.node, reason=reason)
+                node, is_taken = self._membership.node, self._orders.is_taken
+                returned = await self._client.leave(node, reason=reason, is_taken=is_taken)
         except (AstraFlowError, TimeoutError) as problem:
             log.warning("left_without_goodbye", problem=str(problem))
         else:

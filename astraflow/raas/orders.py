@@ -20,6 +20,8 @@ class Orders:
         self.ending = asyncio.Event()
         """Set when the node is to lease nothing more."""
         self.reason = ""
+        self.is_taken = False
+        """It was given notice: its machine is taken away."""
         self._clock = clock
         self._hand_back_s = hand_back_s
         self._due_at: float | None = None
@@ -39,6 +41,11 @@ class Orders:
     def be_gone_within(self, deadline_s: float, reason: str) -> None:
         """Finish what can be finished so that all is handed back by then."""
         self.finish_within(max(0.0, deadline_s - self._hand_back_s), reason)
+
+    def be_taken_within(self, deadline_s: float, reason: str) -> None:
+        """The same, because the machine is taken away then."""
+        self.is_taken = True
+        self.be_gone_within(deadline_s, reason)
 
     def finish_within(self, limit_s: float, reason: str) -> None:
         """Finish what runs, and hand back what is not done by then."""

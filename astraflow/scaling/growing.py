@@ -11,6 +11,7 @@ BARELY = 0.03
 """Above the low edge by less than this, a trainer that waits decides."""
 
 FAR_BELOW = 0.5
+"""Of the need: so little is not confirmed first, unless a short window says so."""
 
 AFTER_DOWN = 3.0
 """Right after nodes were retired it takes so much more than noise to order others."""
@@ -30,7 +31,9 @@ def go_up(tick: Tick, balance: Balance) -> bool:
     if not low_ticks or balance.lacking <= ROUNDING * tick.smallest_rate:
         return False
     is_far = balance.ratio < FAR_BELOW
-    if low_ticks < options.sustain_up_ticks and not is_far:
+    # What a short window says of rates drops the ratios before it, so this one is no median: chance may have made it.
+    is_sure = low_ticks >= options.sustain_up_ticks or (is_far and not tick.capacity.is_short)
+    if not is_sure:
         tick.reasons.append(Reason.CONFIRMING_UP)
         return True
     reason = Reason.FAR_BELOW if is_far else Reason.BELOW_BAND if is_below else Reason.TRAINER_WAITS

@@ -180,6 +180,7 @@ def encode_status(status: NodeStatus) -> pb.BeatRequest:
         gauges=dict(status.gauges),
         errors=status.errors,
         ending=status.ending,
+        is_taken=status.is_taken,
         links=[encode_link(link) for link in status.links],
     )
 
@@ -194,6 +195,7 @@ def decode_status(message: pb.BeatRequest) -> NodeStatus:
         gauges=plain(message.gauges),
         errors=tuple(message.errors),
         ending=message.ending,
+        is_taken=message.is_taken,
         links=tuple(decode_link(link) for link in message.links),
     )
 

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import TypeVar
 
 from astraflow.contract.advice import Mode
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import (
     Actor,
@@ -39,7 +40,7 @@ _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour"),
     *("actor", "reason", "intended_at", "expires_at", "message"),
 )
-_INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "failed_at")
+_INSTANCE_OPTIONAL = ("launched_at", "ready_at", "draining_at", "retiring_at", "gone_at")
 _STATUS = ("cluster", "at", "kill_reason", "usd_per_hour", "usd_today", "orphans", "waiting")
 _PLAN = (
     "observed_version",
@@ -101,6 +102,8 @@ def encode_pool(pool: Pool) -> pb.FleetPool:
     return pb.FleetPool(
         spec=encode_spec(pool.spec),
         nodes={state.value: nodes for state, nodes in pool.nodes.items()},
+        leaving={cause.value: nodes for cause, nodes in pool.leaving.items()},
+        losses={cause.value: nodes for cause, nodes in pool.losses.items()},
         simulated=pool.simulated,
         **taken(pool, _POOL + _POOL_OPTIONAL),
     )
@@ -111,6 +114,8 @@ def decode_pool(message: pb.FleetPool) -> Pool:
     return Pool(
         spec=decode_spec(message.spec),
         nodes={choice(InstanceState, state): message.nodes[state] for state in sorted(message.nodes)},
+        leaving={choice(Cause, cause): message.leaving[cause] for cause in sorted(message.leaving)},
+        losses={choice(Cause, cause): message.losses[cause] for cause in sorted(message.losses)},
         simulated=tuple(message.simulated),
         **taken(message, _POOL),
         **given(message, _POOL_OPTIONAL),
@@ -123,6 +128,7 @@ def encode_instance(instance: Instance) -> pb.FleetInstance:
         id=instance.id,
         pool=instance.pool,
         state=instance.state.value,
+        cause=instance.cause.value if instance.cause is not None else "",
         **taken(instance, _INSTANCE + _INSTANCE_OPTIONAL),
     )
 
@@ -133,6 +139,7 @@ def decode_instance(message: pb.FleetInstance) -> Instance:
         id=LaunchId(message.id),
         pool=PoolId(message.pool),
         state=choice(InstanceState, message.state),
+        cause=choice(Cause, message.cause) if message.cause else None,
         **taken(message, _INSTANCE),
         **given(message, _INSTANCE_OPTIONAL),
     )

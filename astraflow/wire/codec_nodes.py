@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
 from astraflow.contract.links import LinkReport
@@ -31,6 +32,7 @@ def encode_node(node: NodeReport) -> pb.NodeReport:
         lease_expiries=node.lease_expiries,
         errors=node.errors,
         links=[encode_link(link) for link in node.links],
+        cause=node.cause.value if node.cause is not None else "",
     )
 
 
@@ -65,6 +67,7 @@ class NodeReader:
                 lease_expiries=message.lease_expiries,
                 errors=tuple(message.errors),
                 links=tuple([_built(link, decode_link, links, self._links) for link in message.links]),
+                cause=_cause(message.cause, message.id) if message.cause else None,
             )
 
 
@@ -79,6 +82,7 @@ def _built(message: Any, build: Callable[[Any], T], before: dict[bytes, T], now:
 
 
 _STATES = {state.value: state for state in NodeState}
+_CAUSES = {cause.value: cause for cause in Cause}
 
 
 def _state(name: str, node: str) -> NodeState:
@@ -86,3 +90,10 @@ def _state(name: str, node: str) -> NodeState:
     if state is None:
         raise InvalidInput(f"node {node} is in the unknown state {name!r}")
     return state
+
+
+def _cause(name: str, node: str) -> Cause:
+    cause = _CAUSES.get(name)
+    if cause is None:
+        raise InvalidInput(f"node {node} goes for the unknown cause {name!r}")
+    return cause

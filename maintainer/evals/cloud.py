@@ -9,6 +9,7 @@ import numpy as np
 
 from astraflow.contract.access import JoinToken
 from astraflow.contract.advice import FleetTerms, PoolAdvice
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import NodeId, PoolId, name_of
 from astraflow.contract.reports import NodeReport, NodeState, Report
@@ -223,10 +224,9 @@ class SimulatedCloud:
                 continue
             pool = int(world["pool"][row])
             rate = float(speeds[row] * world.factors[pool] * simulation.busy * EPISODES_PER_GROUP)
-            state = NodeState.READY if phases[row] == Phase.READY else NodeState.DRAINING
-            nodes.append(self._node(machine.launch_id, machine.pool, state, rate))
+            nodes.append(self._node(machine.launch_id, machine.pool, rate, _leaving(machine, phases[row])))
         if self.foreign:
-            nodes.append(self._node(self.foreign, str(self._pools[0]), NodeState.READY, 0.0))
+            nodes.append(self._node(self.foreign, str(self._pools[0]), 0.0, None))
         return Report(
             run=self.case.name,
             sequence=self._sequence,
@@ -242,9 +242,15 @@ class SimulatedCloud:
             advice=self.advice,
         )
 
-    def _node(self, name: str, pool: str, state: NodeState, episodes_per_s: float) -> NodeReport:
+    def _node(self, name: str, pool: str, episodes_per_s: float, leaving: Cause | None) -> NodeReport:
         return node_report(
-            name, pool, state, episodes_per_s=episodes_per_s, joined_at=self.began_at, planted=self.planted
+            name,
+            pool,
+            NodeState.READY if leaving is None else NodeState.DRAINING,
+            episodes_per_s=episodes_per_s,
+            joined_at=self.began_at,
+            planted=self.planted,
+            cause=leaving,
         )
 
     @property
@@ -271,16 +277,27 @@ class SimulatedCloud:
 
     def _seen(self, node: str) -> Instance:
         machine = self.machines[node]
-        state = State.GONE
+        state, notice_at = State.GONE, None
         if not machine.is_gone:
-            phase = int(self.simulation.world["phase"][self._rows()[node]])
-            is_taken = phase == Phase.DRAINING and not machine.is_drained
-            state = State.PENDING if phase <= LAST_PENDING else State.GOING if is_taken else State.RUNNING
+            world, row = self.simulation.world, self._rows()[node]
+            phase = int(world["phase"][row])
+            if _leaving(machine, phase) is Cause.TAKEN:
+                state, notice_at = State.GOING, self.began_at + float(world["taken_at"][row])
+            else:
+                state = State.PENDING if phase <= LAST_PENDING else State.RUNNING
         made = Instance(
             handle=Handle(provider=KIND, id=node, launch_id=machine.launch_id),
             tags=machine.tags,
             state=state,
             created_at=machine.created_at,
             region=machine.pool,
+            notice_at=notice_at,
         )
         return replace(made, message=machine.message) if state is State.GONE else made
+
+
+def _leaving(machine: Machine, phase: int) -> Cause | None:
+    """What makes its node drain; None while it does not."""
+    if phase != Phase.DRAINING:
+        return None
+    return Cause.ORDERED if machine.is_drained else Cause.TAKEN

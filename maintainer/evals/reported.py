@@ -1,5 +1,6 @@
 """Nodes and trainers of a simulated run, as dataflow would report them."""
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState, StreamReport
@@ -11,9 +12,16 @@ CAPACITY = 16
 
 
 def node_report(
-    name: str, pool: str, state: NodeState, *, episodes_per_s: float, joined_at: float, planted: str
+    name: str,
+    pool: str,
+    state: NodeState,
+    *,
+    episodes_per_s: float,
+    joined_at: float,
+    planted: str,
+    cause: Cause | None = None,
 ) -> NodeReport:
-    """One node. planted: what it logs; empty for nothing."""
+    """One node. planted: what it logs; empty for nothing. cause: what makes it drain."""
     facts = NodeFacts(
         name=name,
         pool=PoolId(pool),
@@ -39,6 +47,7 @@ def node_report(
         gauges={},
         lease_expiries=0,
         errors=(planted,) if planted else (),
+        cause=cause,
     )
 
 

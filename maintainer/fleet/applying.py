@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import (
     Actor,
     Applied,
@@ -16,6 +17,7 @@ from astraflow.contract.fleet import (
     Verdict,
 )
 from astraflow.contract.maintenance import Proposal, ProposalState
+from maintainer.fleet.departures import cause_after
 from maintainer.fleet.fleet import Fleet
 from maintainer.fleet.guard import verdict
 from maintainer.fleet.ledger import Changes
@@ -127,7 +129,8 @@ class Applying:
     def _ordered(self, victim: Instance, order: Sight, request: PlanRequest) -> Record:
         now, state = self._fleet.clock.wall(), after(victim.state, order)
         times = {"draining_at": now} if state is InstanceState.DRAINING else {"retiring_at": now}
-        instance = replace(victim, state=state, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
+        cause = cause_after(victim, order, Cause.ORDERED)
+        instance = replace(victim, state=state, cause=cause, message=f"{request.actor.name}: {request.reason}", **times)  # type: ignore[arg-type]  # all are floats
         return replace(self._fleet.ledger.records[victim.id], instance=instance, tries=0, next_try_at=0.0)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import quantiles
 from typing import Any
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import (
     Actor,
@@ -25,13 +26,15 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
 from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.departures import leaving, losses
 from maintainer.fleet.guard import Limits, Situation
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, counts
-from maintainer.fleet.lifecycle import COUNTED, STARTING, Sight, after
+from maintainer.fleet.lifecycle import COUNTED, STARTING, Sight
 from maintainer.fleet.observation import Observation
 from maintainer.fleet.providers.base import Breakable, Provider
 from maintainer.fleet.records import PoolRecord, Record
+from maintainer.fleet.stepping import stepped
 from maintainer.fleet.switch_file import SwitchFile
 
 log = get_logger()
@@ -107,7 +110,7 @@ class Fleet:
 
     def launch_delay_s(self, spec: PoolSpec) -> float:
         """The 90th percentile of what was measured in this pool lately; without three, what its provider says."""
-        instances = [record.instance for record in self.ledger.records.values() if record.instance.pool == spec.id]
+        instances = [record.instance for record in self.ledger.of_pool(spec.id)]
         delays = [one.ready_at - one.intended_at for one in instances if one.ready_at is not None][-_SAMPLES:]
         if len(delays) < 3:
             known = self.providers.get(spec.provider)
@@ -117,7 +120,7 @@ class Fleet:
     def situation(self, pool: PoolRecord) -> Situation:
         """What the guard is told."""
         spec, now = pool.spec, self.clock.wall()
-        of_pool = [record for record in self.ledger.records.values() if record.instance.pool == spec.id]
+        of_pool = self.ledger.of_pool(spec.id)
         everything = self.ledger.records.values()
         cool_down_s = self.config.envelope.cool_down_s
         return Situation(
@@ -147,11 +150,14 @@ class Fleet:
         """A pool as clients see it."""
         situation = self.situation(pool)
         known = self.providers.get(pool.spec.provider)
+        own = self.ledger.of_pool(pool.spec.id)
         return Pool(
             spec=pool.spec,
             version=pool.version,
             target=pool.target,
             nodes=counts(self.ledger.alive(pool.spec.id)),
+            leaving=leaving(own),
+            losses=losses(own, now=situation.now),
             usd_per_hour=situation.usd_per_hour,
             usd_today=situation.usd_today,
             rule_target=situation.rule_target,
@@ -219,18 +225,26 @@ class Fleet:
             findings=findings,
         )
 
-    async def see(self, launch: LaunchId, sight: Sight, *, message: str | None = None, **changes: Any) -> Record | None:
+    async def see(
+        self,
+        launch: LaunchId,
+        sight: Sight,
+        *,
+        cause: Cause | None = None,
+        message: str | None = None,
+        **changes: Any,
+    ) -> Record | None:
         """Something was seen of an instance: keep what follows, and that its pool is another one if its size changed.
 
-        changes: other fields of its record; message, handle: of its instance. Returns it as it is then; None for one
-        that nobody knows.
+        cause: what makes it go, where more is known than the sight says. changes: other fields of its record; message,
+        handle: of its instance. Returns it as it is then; None for one that nobody knows.
         """
 
         def decide(ledger: Ledger) -> tuple[Changes, Record | None]:
             known = ledger.records.get(launch)
             if known is None:
                 return Changes(), None
-            seen = self._seen(known, sight, message, changes)
+            seen = stepped(known, sight, now=self.clock.wall(), cause=cause, message=message, changes=changes)
             if seen == known:
                 return Changes(), known
             return self._changes(known, seen, sight), seen
@@ -244,32 +258,6 @@ class Fleet:
             )
         return seen
 
-    def _seen(self, known: Record, sight: Sight, message: str | None, changes: Mapping[str, Any]) -> Record:
-        state = after(known.instance.state, sight)
-        of_instance: dict[str, Any] = {"state": state, **self._times(known.instance, state, sight)}
-        if message is not None:
-            of_instance["message"] = message
-        if "handle" in changes:
-            of_instance["handle"] = changes["handle"]
-        of_record = {name: value for name, value in changes.items() if name != "handle"}
-        if (state is InstanceState.SUSPECT) != (known.suspect_at is not None):
-            of_record["suspect_at"] = self.clock.wall() if state is InstanceState.SUSPECT else None
-        if state is not known.instance.state:
-            of_record = {"tries": 0, "next_try_at": 0.0, **of_record}
-        return replace(known, instance=replace(known.instance, **of_instance), **of_record)
-
-    def _times(self, instance: Instance, state: InstanceState, sight: Sight) -> dict[str, float]:
-        """Each is that of the first time."""
-        now = self.clock.wall()
-        reached = {
-            "launched_at": sight in (Sight.TAKEN, Sight.PENDING, Sight.RUNNING),
-            "ready_at": state is InstanceState.READY,
-            "draining_at": state is InstanceState.DRAINING,
-            "retiring_at": state is InstanceState.RETIRING,
-            "gone_at": state is InstanceState.GONE,
-        }
-        return {name: now for name, is_reached in reached.items() if is_reached and getattr(instance, name) is None}
-
     def _changes(self, known: Record, seen: Record, sight: Sight) -> Changes:
         """What an instance's step means for its pool: another size, a launch that worked or failed."""
         pool = self.ledger.pools[seen.instance.pool]
@@ -279,7 +267,6 @@ class Fleet:
             changed = replace(changed, failures=0, breaker_until=None)
         if not (sight in FAILURES and known.instance.state in STARTING and not is_counted):
             return Changes(records=(seen,), pools=(changed,) if changed != pool else ())
-        seen = replace(seen, instance=replace(seen.instance, failed_at=self.clock.wall()))
         failures = pool.failures + 1
         until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAK_AFTER else pool.breaker_until
         decision = self.decision(

@@ -80,6 +80,10 @@ class Ledger:
             if record.instance.state is not InstanceState.GONE and pool in (None, record.instance.pool)
         )
 
+    def of_pool(self, pool: PoolId) -> tuple[Record, ...]:
+        """Launches of a pool, those that went within a day too."""
+        return tuple(record for record in self.records.values() if record.instance.pool == pool)
+
     async def change(self, decide: Callable[["Ledger"], tuple["Changes", T]]) -> T:
         """Have `decide` look at the ledger and say what is to be written; write it in one transaction, then show it.
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from astraflow.contract.access import JoinToken
 from astraflow.contract.advice import FleetTerms, Reason
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import LaunchId
 from astraflow.contract.ids import NodeId, PoolId, name_of
@@ -82,6 +83,11 @@ class Observation:
         """The node of that name; None when there is none, or it said goodbye."""
         node = self._nodes.get(name)
         return node if node is not None and node.state is not NodeState.GONE else None
+
+    def cause(self, name: str) -> Cause | None:
+        """Why the node of that name drains, or said goodbye; None where dataflow does not know."""
+        node = self._nodes.get(name)
+        return node.cause if node is not None else None
 
     def advice(self, pool: PoolId) -> Advice | None:
         """What the rule says now; None while that is not known."""

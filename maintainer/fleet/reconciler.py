@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
-from astraflow.contract.reports import NodeState
+from astraflow.contract.reports import NodeReport, NodeState
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet.fleet import ITSELF, Fleet
 from maintainer.fleet.ledger import Changes, Ledger
@@ -91,7 +92,7 @@ class Reconciler:
                 await self._give_up_if_late(record)
             await self._give_up_if_suspect(record)
             if fleet.clock.wall() > record.instance.expires_at and record.instance.state is InstanceState.READY:
-                await fleet.see(record.id, Sight.DRAIN, message="it is as old as machines may get")
+                await fleet.see(record.id, Sight.DRAIN, cause=Cause.EXPIRED, message="it is as old as machines may get")
 
     async def _sweep(self, name: str, provider: Provider) -> None:
         began = self._fleet.clock.wall()
@@ -126,7 +127,10 @@ class Reconciler:
     async def _register(self, record: Record, own: Instance) -> None:
         """Nothing may be known of it yet: the answer to its launch was lost."""
         message = own.message if own.message and own.state in (State.STUCK, State.GOING, State.GONE) else None
-        seen = await self._fleet.see(record.id, _SIGHTS[own.state], message=message, handle=own.handle.id, missed=0)
+        told = Cause.TAKEN if own.notice_at is not None else None  # also where its end is all that this look finds
+        seen = await self._fleet.see(
+            record.id, _SIGHTS[own.state], cause=told, message=message, handle=own.handle.id, missed=0
+        )
         if seen is not None and seen.instance.state is InstanceState.SUSPECT:
             log.warning("suspect", launch=record.id, was=record.instance.state.value, seen=own.state.value)
 
@@ -187,8 +191,16 @@ class Reconciler:
         elif node is not None and node.state is NodeState.LOST:
             if node.beat_age_s > fleet.config.times.lost_s:
                 await fleet.see(record.id, Sight.NODE_LEFT, message="dataflow does not hear its node any more")
-        elif record.instance.state is InstanceState.READY and node is None:
-            await fleet.see(record.id, Sight.NODE_LEFT, message="its node has left")
+        elif record.instance.state is InstanceState.READY:
+            await self._look_at_leaving(record, node)
+
+    async def _look_at_leaving(self, record: Record, node: NodeReport | None) -> None:
+        """What is on its machine hears of a notice first: where clouds tell nobody else, it is the only one."""
+        fleet, cause = self._fleet, self._fleet.observation.cause(record.id)
+        if node is None:
+            await fleet.see(record.id, Sight.NODE_LEFT, cause=cause, message="its node has left")
+        elif node.state is NodeState.DRAINING and cause is Cause.TAKEN:
+            await fleet.see(record.id, Sight.GOING, message="its node was told that the machine is taken away")
 
     async def _give_up_if_late(self, record: Record) -> None:
         """A machine whose node does not come costs money for nothing."""
@@ -206,7 +218,7 @@ class Reconciler:
         fleet, since = self._fleet, record.suspect_at
         if since is not None and fleet.clock.wall() - since > fleet.config.times.suspect_s:
             message = f"what is seen of it has not fit for {fleet.clock.wall() - since:.0f} s"
-            await fleet.see(record.id, Sight.DRAIN, message=message)
+            await fleet.see(record.id, Sight.DRAIN, cause=Cause.UNCLEAR, message=message)
 
     def _fail(self, name: str, problem: str) -> None:
         if self._unread.get(name) != problem:

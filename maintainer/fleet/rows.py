@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.advice import Mode
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import (
     Actor,
     Decision,
@@ -39,7 +40,7 @@ from maintainer.fleet.tables import (
 
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour", "actor", "reason", "intended_at"),
-    *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at", "failed_at"),
+    *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at"),
     "message",
 )
 _RECORD = ("tries", "next_try_at", "missed", "is_told", "suspect_at")
@@ -69,6 +70,7 @@ def record_row(record: Record) -> InstanceRow:
         id=instance.id,
         pool=instance.pool,
         state=instance.state.value,
+        cause=instance.cause.value if instance.cause is not None else None,
         launch_json=launch_json(record.launch),
         **_taken(instance, _INSTANCE),
         **_taken(record, _RECORD),
@@ -78,7 +80,11 @@ def record_row(record: Record) -> InstanceRow:
 def record(row: InstanceRow) -> Record:
     """Row -> launch."""
     instance = Instance(
-        id=LaunchId(row.id), pool=PoolId(row.pool), state=InstanceState(row.state), **_taken(row, _INSTANCE)
+        id=LaunchId(row.id),
+        pool=PoolId(row.pool),
+        state=InstanceState(row.state),
+        cause=Cause(row.cause) if row.cause is not None else None,
+        **_taken(row, _INSTANCE),
     )
     return Record(instance=instance, launch=_launch(row.launch_json), **_taken(row, _RECORD))
 

@@ -46,7 +46,8 @@ class InstanceRow(SQLModel, table=True):
     draining_at: float | None = None
     retiring_at: float | None = None
     gone_at: float | None = Field(default=None, index=True)
-    failed_at: float | None = None
+    cause: str | None = None
+    """What made it go; none while it stays, and of what went before this was kept."""
     message: str
     tries: int
     """Of what is to be done now."""

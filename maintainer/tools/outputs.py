@@ -10,6 +10,8 @@ Cause = Literal[
 ]  # fmt: skip
 """What a text is about, as far as words in it tell: chosen by code, and never the text itself."""
 
+DepartureName = Literal["ordered", "taken", "lost", "failed", "expired", "unclear"]
+"""What made a node go: an order, its provider with a notice, nobody, ..."""
 InstanceStateName = Literal["intended", "pending", "running", "ready", "draining", "retiring", "suspect", "gone"]
 ReportStateName = Literal["absent", "joining", "ready", "draining", "lost", "gone"]
 ModeName = Literal["off", "advise", "up-only", "on"]
@@ -95,6 +97,9 @@ class PoolView(Typed):
     failure_causes: dict[Cause, int]
     """Of those."""
     lost_nodes: int
+    """That are not heard now."""
+    losses_1h: dict[DepartureName, int]
+    """Nodes that worked and went without having been asked: taken by the provider with a notice, or lost."""
     stragglers: int
     signals: list[SignalName]
     """What is the matter now."""
@@ -159,6 +164,8 @@ class NodeView(Typed):
     versions_behind: int
     lease_expiries: int
     is_straggler: bool
+    goes_because: DepartureName | None
+    """Null while it stays."""
     message: Text | None
     errors: list[Text]
 

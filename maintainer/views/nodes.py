@@ -52,6 +52,7 @@ def node_view(moment: Moment, instance: Instance) -> outputs.NodeView:
         versions_behind=max(report.lag(seen).values(), default=0) if report is not None and seen is not None else 0,
         lease_expiries=seen.lease_expiries if seen is not None else 0,
         is_straggler=instance.id in moment.stragglers,
+        goes_because=instance.cause.value if instance.cause is not None else None,
         message=abstract(instance.message, names) if instance.message else None,
         errors=[abstract(text, names) for text in (seen.errors if seen is not None else ())[:MOST_ERRORS]],
     )

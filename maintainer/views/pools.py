@@ -47,6 +47,7 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         launch_failures_1h=launch_failures(sight, spec.id, within_s=FAILURES_S),
         failure_causes=dict(Counter(cause_of(one.reason) for one in failed)),
         lost_nodes=sum(1 for one in moment.nodes.values() if one.facts.pool == spec.id and one.state is NodeState.LOST),
+        losses_1h={cause.value: number for cause, number in pool.losses.items()},
         stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
         signals=sorted({signal.kind.value for signal in mine}),
     )

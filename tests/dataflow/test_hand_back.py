@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, PolicyId, Version
@@ -195,6 +196,37 @@ async def test_a_drain_has_a_deadline_that_every_beat_repeats(tmp_path: Path) ->
         assert (await service.nodes.beat(status)).deadline_s == 0
         with pytest.raises(InvalidInput, match="seconds that the node has"):
             await service.control.drain_node(ada, actor="eve", reason="when?", deadline_s=float("nan"))
+
+
+@pytest.mark.parametrize(("is_asked", "cause"), [(True, Cause.ORDERED), (False, Cause.TAKEN)])
+async def test_a_report_says_who_was_first_to_make_a_node_go(tmp_path: Path, is_asked: bool, cause: Cause) -> None:
+    async with running(tmp_path) as service:
+        ada, _ = await leased(service, 1)
+        assert (await service.control.report()).nodes[0].cause is None
+        if is_asked:
+            await service.control.drain_node(ada, actor="eve", reason="it is slow")
+        noticed = NodeStatus(node=ada, running=(), versions={}, ending="preempted: in 120 s", is_taken=True)
+        await service.nodes.beat(noticed)
+        if not is_asked:
+            await service.control.drain_node(ada, actor="fleet", reason="it is taken away")
+        await service.nodes.leave(ada, reason="preempted: in 120 s")
+        (node,) = (await service.control.report()).nodes
+        assert (node.state, node.cause) == (NodeState.GONE, cause)
+
+
+async def test_an_idle_node_that_leaves_on_its_notice_says_so_with_its_goodbye(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        ada, _ = await leased(service, 1)
+        await service.nodes.leave(ada, reason="preempted: in 120 s", is_taken=True)
+        (node,) = (await service.control.report()).nodes
+        assert (node.state, node.cause) == (NodeState.GONE, Cause.TAKEN)
+
+
+async def test_a_node_that_stops_by_itself_says_no_cause(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        ada, _ = await leased(service, 1)
+        await service.nodes.beat(NodeStatus(node=ada, running=(), versions={}, ending="stopped"))
+        assert (await service.control.report()).nodes[0].cause is None
 
 
 async def test_a_node_that_ends_by_itself_is_draining_and_gets_nothing_more(tmp_path: Path) -> None:

@@ -94,6 +94,11 @@ class Cloud:
         self.machines[handle.id] = Machine(instance=instance, fingerprint=fingerprint(spec))
         return handle
 
+    def take_away(self, machine: Machine, *, in_s: float) -> None:
+        """The provider needs it back: it says so now, and it is gone then."""
+        machine.gone_at = self.clock.wall() + in_s
+        machine.instance = replace(machine.instance, notice_at=machine.gone_at)
+
     def end(self, machine: Machine, *, after_s: float) -> None:
         """It is gone after so long."""
         if machine.gone_at is None:

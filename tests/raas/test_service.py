@@ -239,6 +239,7 @@ async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_n
     assert len(begun) == 5
     assert all(0 < written < 100_000 for written in begun.values())
     assert dataflow.left[0] == "spot price"
+    assert not any(beat.is_taken for beat in dataflow.beats), "it was asked to drain"
     assert {one.task: one.continued_tokens for one in dataflow.episodes.values()} == begun
     for episode in dataflow.episodes.values():
         (trajectory,) = episode.trajectories
@@ -263,6 +264,7 @@ async def test_a_notice_of_preemption_drains_the_node_and_dataflow_hears_of_it(t
             await serving.until_ended()
 
     assert dataflow.beats[-1].ending.startswith("preempted: the file ")
+    assert dataflow.beats[-1].is_taken
     assert dataflow.left == [dataflow.beats[-1].ending]
     assert len(dataflow.handed_back) == 5
 

@@ -49,6 +49,23 @@ def test_less_than_half_is_acted_on_at_once() -> None:
     assert (advice.target, advice.reasons[0]) == (22, Reason.FAR_BELOW)
 
 
+def short(factor: float) -> Signals:
+    """22 nodes, of which the last three minutes finished that share of what they usually do."""
+    table = nodes(22)
+    return signals(replace(table, groups_short=table.groups_short * factor))
+
+
+def test_one_low_count_over_a_short_window_orders_nothing_before_a_second_says_the_same() -> None:
+    _, state = ticks(signals(nodes(22)), 10, spec())
+    low, state = ticks(replace(short(0.4), at=30_300.0), 1, spec(), state)
+    assert low.inputs["ratio"] == pytest.approx(0.44, abs=0.01)
+    assert (low.target, low.reasons) == (22, (Reason.CONFIRMING_UP,))
+    chance, _ = ticks(signals(nodes(22), at=30_330.0), 10, spec(), state)
+    assert (chance.target, chance.reasons) == (22, (Reason.INSIDE_BAND,)), "it was chance"
+    twice, _ = ticks(replace(short(0.4), at=30_330.0), 1, spec(), state)
+    assert (twice.target, twice.reasons[0]) == (54, Reason.FAR_BELOW)
+
+
 def test_an_order_counts_though_nobody_has_seen_its_nodes_yet_and_is_forgotten_when_they_do_not_come() -> None:
     _, state = ticks(signals(nodes(15)), 2, spec())
     waiting, state = ticks(signals(nodes(15), at=30_060.0), 15, spec(), state)

@@ -39,9 +39,11 @@ async def fleet_of(run: RunningRun) -> AsyncIterator[FleetPlaneClient]:
         yield fleet
 
 
-async def until(fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool]) -> FleetStatus:
+async def until(
+    fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool], *, patience_s: float = PATIENCE_S
+) -> FleetStatus:
     """The first status for which something holds; waits while the service is away."""
-    deadline, status = time.monotonic() + PATIENCE_S, None
+    deadline, status = time.monotonic() + patience_s, None
     while time.monotonic() < deadline:
         try:
             status = await fleet.status()
@@ -50,7 +52,7 @@ async def until(fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool]) -
         if status is not None and holds(status):
             return status
         await asyncio.sleep(0.1)
-    raise AssertionError(f"it did not come to that within {PATIENCE_S:.0f} s: {status}")
+    raise AssertionError(f"it did not come to that within {patience_s:.0f} s: {status}")
 
 
 def ready(nodes: int) -> Callable[[FleetStatus], bool]:

@@ -229,6 +229,25 @@ async def test_the_kill_switch_stops_at_once_and_only_an_admin_lets_go_on(
         assert (await client.post("/kill", data={"scope": "some"})).status_code == 303
 
 
+async def test_what_the_provider_takes_away_is_said_on_the_pages_and_in_the_api(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    parts = fleet.parts
+    machine = parts.cloud.alive()[0]
+    launch = machine.instance.handle.launch_id
+    parts.cloud.take_away(machine, in_s=120.0)
+    await parts.reconciler.sweep()
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        pool = (await client.get("/pools/eu")).text
+        listed = (await client.get("/api/v1/pools")).json()["items"][0]
+        machines = {one["id"]: one for one in (await client.get("/api/v1/instances")).json()["items"]}
+    assert "draining: taken away by its provider" in pool
+    assert "<dt>Gone unasked, last hour</dt><dd>1 taken away by the provider</dd>" in pool
+    assert (listed["leaving"], listed["losses"]) == ({"taken": 1}, {"taken": 1})
+    assert {one["cause"] for one in machines.values()} == {"taken", None}
+    assert (machines[launch]["state"], machines[launch]["cause"]) == ("draining", "taken")
+
+
 async def test_failures_delays_and_the_breaker_are_shown(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, LaunchId
 from tests.maintainer.fleet.parts import POOL
 from web.present.machines import unfinished
@@ -17,8 +18,8 @@ def test_only_launches_that_failed_count_as_failed_and_what_was_wanted_back_is_t
     back = "fleet: eu: 4 to 3 nodes, because orders do not arrive here."
     found = unfinished(
         [
-            launch(1, gone_at=9.0, failed_at=5.0, message="boot failed"),
-            launch(2, InstanceState.RETIRING, failed_at=5.0, message="boot failed"),
+            launch(1, gone_at=9.0, cause=Cause.FAILED, message="boot failed"),
+            launch(2, InstanceState.RETIRING, cause=Cause.FAILED, message="boot failed"),
             launch(3, gone_at=9.0, message=back),
             launch(4, gone_at=9.0, message=back.replace("4 to 3", "3 to 2")),
             launch(5, gone_at=9.0, ready_at=4.0, message=back),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, LaunchId
 from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
 from astraflow.contract.reports import NodeReport, NodeState, Report
@@ -24,6 +25,7 @@ from web.node_table import PAGE_ROWS, SORTS, NodeQuery, NodeTable
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, heat_map
 from web.present.node import node_page, rate_chart
+from web.present.node_cells import row_cells
 from web.present.nodes import nodes_sheet, nodes_view
 from web.present.slowness import slowness
 
@@ -177,6 +179,29 @@ def test_stages_come_from_the_ledger_and_without_one_from_reports() -> None:
     ]
     assert [stage.label for stage in known.stages if stage.is_now] == ["Ready"]
     assert [stage.label for stage in told.stages] == ["Joined", "Ready"]
+
+
+def test_a_node_that_is_taken_away_says_so_by_its_own_word_and_by_the_ledgers() -> None:
+    drained = node("a.1", state=NodeState.DRAINING, cause=Cause.TAKEN)
+    report = dataclasses.replace(make.report(nodes=(drained,)), at=300.0)
+    taken = machine("a", state=InstanceState.DRAINING, draining_at=250.0, cause=Cause.TAKEN)
+    own, known = NodeTable(report).rows[0], NodeTable(report, machines={"a": taken}).rows[0]
+
+    for row in (own, known):
+        assert row_cells(row, 300.0)["node/a.1/state"] == ("draining: taken away by its provider", "warn")
+    assert node_page(own, NodeTable(report), None, []).stages[-1].label == "Draining: taken away by its provider"
+    assert node_page(known, NodeTable(report), taken, []).stages[-1].label == "Draining: taken away by its provider"
+
+
+def test_what_the_ledger_knows_of_a_cause_goes_before_the_nodes_own_word_and_an_order_is_no_news() -> None:
+    drained = node("a.1", state=NodeState.DRAINING, cause=Cause.ORDERED)
+    report = dataclasses.replace(make.report(nodes=(drained,)), at=300.0)
+    taken = machine("a", state=InstanceState.DRAINING, draining_at=250.0, cause=Cause.TAKEN)
+    (row,) = NodeTable(report, machines={"a": taken}).rows
+    (ordered,) = NodeTable(report).rows
+
+    assert row_cells(row, 300.0)["node/a.1/state"][0] == "draining: taken away by its provider"
+    assert row_cells(ordered, 300.0)["node/a.1/state"][0] == "draining"
 
 
 def test_the_rate_chart_leaves_a_hole_where_the_node_was_away() -> None:

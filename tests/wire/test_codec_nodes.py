@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.links import LinkReport
 from astraflow.contract.reports import NodeReport
@@ -50,6 +51,21 @@ def test_of_nodes_that_went_nothing_is_kept() -> None:
 
     assert after == before
     assert after.facts is not before.facts
+
+
+@pytest.mark.parametrize("cause", [None, *Cause])
+def test_why_a_node_goes_is_read_as_it_was_said(cause: Cause | None) -> None:
+    nodes = tuple(dataclasses.replace(node, cause=cause) for node in nodes_of(100))
+
+    assert read(NodeReader(), nodes) == nodes
+
+
+def test_an_unknown_cause_is_refused_with_the_nodes_name() -> None:
+    message = encode_node(nodes_of(100)[0])
+    message.cause = "bored"
+
+    with pytest.raises(InvalidInput, match="node n0 goes for the unknown cause 'bored'"):
+        list(NodeReader().read([message]))
 
 
 def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:

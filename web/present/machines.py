@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, Pool
 from web.present import formats
+from web.present.causes import with_cause
 from web.present.pools import usd
 from web.present.sentences import grounded
 
@@ -108,8 +110,8 @@ def delays(instances: Sequence[Instance], pool: Pool) -> Delays:
 def unfinished(instances: Sequence[Instance]) -> Unfinished:
     """The launches that never worked, apart: those that failed, and those that somebody wanted back."""
     ended = [one for one in instances if one.state is InstanceState.GONE and one.ready_at is None]
-    failed = [one for one in instances if one.failed_at is not None]
-    taken_back = [one for one in ended if one.failed_at is None]
+    failed = [one for one in instances if one.cause is Cause.FAILED]
+    taken_back = [one for one in ended if one.cause is not Cause.FAILED]
     return Unfinished(
         failed=len(failed), why_failed=_said(failed), taken_back=len(taken_back), why_taken_back=_said(taken_back)
     )
@@ -132,7 +134,7 @@ def instance_row(one: Instance) -> InstanceRow:
     times = (one.gone_at, one.retiring_at, one.draining_at, one.ready_at, one.launched_at, one.intended_at)
     return InstanceRow(
         id=one.id,
-        state=one.state.value,
+        state=with_cause(one.state.value, one.cause),
         tone=STATE_TONES[one.state],
         since=next(at for at in times if at is not None),
         type=one.type,

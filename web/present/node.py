@@ -8,6 +8,7 @@ from astraflow.contract.reports import NodeState
 from web.history.reading import Row
 from web.node_table import NodeRow, NodeTable
 from web.present import formats, scales
+from web.present.causes import with_cause
 from web.present.cells import Cell
 from web.present.node_cells import row_cells
 from web.present.slowness import Slowness, slowness
@@ -146,6 +147,7 @@ def _stages(row: NodeRow, machine: Instance | None, now: float) -> list[Stage]:
         ]
         ending = {NodeState.DRAINING: "Draining", NodeState.LOST: "Lost", NodeState.GONE: "Gone"}.get(node.state)
         if ending:
+            ending = with_cause(ending, node.cause)
             known.append((ending, now - node.beat_age_s if node.state is NodeState.LOST else None, True))
         return [
             Stage(label=label, at=at, took="", is_now=is_now)
@@ -166,7 +168,12 @@ def _stages(row: NodeRow, machine: Instance | None, now: float) -> list[Stage]:
     happened = [station for station in stations if station[1] is not None]
     ends = [*(at for _, at, _ in happened[1:]), now]
     return [
-        Stage(label=label, at=at, took=formats.duration(max(0.0, end - (at or end))), is_now=is_now)
+        Stage(
+            label=with_cause(label, machine.cause) if at == machine.left_at else label,
+            at=at,
+            took=formats.duration(max(0.0, end - (at or end))),
+            is_now=is_now,
+        )
         for (label, at, is_now), end in zip(happened, ends, strict=True)
         if end is not None
     ]

@@ -4,6 +4,7 @@ from astraflow.contract.reports import NodeReport, NodeState
 from web.history.samples import Shares
 from web.node_table import NodeRow
 from web.present import formats
+from web.present.causes import with_cause
 from web.settings import STALE_AFTER_S
 
 TONES = {
@@ -14,6 +15,8 @@ TONES = {
     NodeState.GONE: "off",
 }
 
+_LEAVING = (NodeState.DRAINING, NodeState.GONE)
+
 SLOW_BELOW = 0.75
 """A node with less of its kind's usual rate is called slow."""
 
@@ -22,9 +25,10 @@ def row_cells(row: NodeRow, at: float) -> dict[str, tuple[str, str]]:
     """Text and tone of everything in a row that changes. at: of the report, Unix seconds."""
     node = row.node
     is_silent = node.beat_age_s > STALE_AFTER_S
+    state = with_cause(node.state.value, row.cause) if node.state in _LEAVING else node.state.value
     texts = {
         "state": (
-            f"{node.state.value}, silent for {formats.duration(node.beat_age_s)}" if is_silent else node.state.value,
+            f"{state}, silent for {formats.duration(node.beat_age_s)}" if is_silent else state,
             TONES[node.state],
         ),
         "rate": (formats.rate(node.episodes_per_s), ""),

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.advice import Mode
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import InstanceState, KillScope, Pool
 from web.exports import Sheet
 from web.fleet_state import FleetFeed, FleetState
 from web.present import formats
+from web.present.causes import counted
 from web.present.fleet import show_command, start_command
 from web.settings import Settings
 
@@ -64,6 +66,8 @@ class PoolRow:
     state: str
     tone: str
     simulated: tuple[str, ...]
+    losses: str
+    """Nodes that went within the last hour without having been asked; empty for none."""
     segments: tuple[tuple[str, float, float], ...]
     """Bar of the pool's size: kind, start and width in per cent of `max_nodes`."""
     target_at: float
@@ -170,6 +174,7 @@ def pool_row(pool: Pool, *, now: float) -> PoolRow:
         state=state,
         tone=tone,
         simulated=pool.simulated,
+        losses=counted(pool.losses),
         segments=tuple(segment for segment in segments if segment[2]),
         target_at=min(100.0, 100 * pool.target / widest),
     )
@@ -177,7 +182,7 @@ def pool_row(pool: Pool, *, now: float) -> PoolRow:
 
 def pool_state(pool: Pool, *, now: float) -> tuple[str, str]:
     """How a pool stands, in a few words, and how good that is."""
-    counted = sum(number for state, number in pool.nodes.items() if state not in LEAVING)
+    there = sum(number for state, number in pool.nodes.items() if state not in LEAVING)
     pending = sum(pool.nodes.get(state, 0) for state in PENDING)
     if pool.breaker_until is not None:
         return f"launches fail: next try in {formats.duration(max(0.0, pool.breaker_until - now))}", "bad"
@@ -187,10 +192,12 @@ def pool_state(pool: Pool, *, now: float) -> tuple[str, str]:
         return f"held for {formats.duration(max(0.0, pool.hold_until - now))}", "warn"
     if pending:
         return f"{formats.several(pending, 'machine')} on the way", "busy"
-    if counted < pool.target:
-        return f"{formats.several(pool.target - counted, 'machine')} missing", "warn"
+    if there < pool.target:
+        return f"{formats.several(pool.target - there, 'machine')} missing", "warn"
     if any(pool.nodes.get(state, 0) for state in LEAVING):
-        return "draining", "warn"
+        unasked: dict[Cause, int] = {**pool.leaving}
+        unasked.pop(Cause.ORDERED, None)
+        return f"draining: {counted(unasked)}" if unasked else "draining", "warn"
     return ("as it should be", "good") if pool.target else ("empty, as planned", "off")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
@@ -37,6 +38,8 @@ class Node:
     versions: Mapping[PolicyId, Version] = field(default_factory=dict)
     """What it serves, as far as it told last."""
     drain_reason: str | None = None
+    cause: Cause | None = None
+    """What made it drain, as far as that is more than its own decision."""
     drain_until: float | None = None
     """Monotonic seconds by when it is to be gone; None for no limit."""
     lease_expiries: int = 0
@@ -113,12 +116,16 @@ class Registry:
             node.history.popleft()
         if status.ending and node.drain_reason is None:
             node.drain_reason = status.ending
+        if status.is_taken:
+            node.cause = node.cause or Cause.TAKEN
         return _directive(node, now=now)
 
-    def leave(self, node_id: NodeId) -> Node:
-        """A node says goodbye. Raises: UnknownNode."""
+    def leave(self, node_id: NodeId, *, is_taken: bool = False) -> Node:
+        """A node says goodbye. is_taken: its machine is taken away. Raises: UnknownNode."""
         node = self.get(node_id)
         node.is_gone = True
+        if is_taken:
+            node.cause = node.cause or Cause.TAKEN
         return node
 
     def drain(self, node_id: NodeId, reason: str, *, until: float | None) -> Node:
@@ -126,6 +133,7 @@ class Registry:
         node = self.get(node_id)
         node.drain_reason = reason
         node.drain_until = until
+        node.cause = node.cause or Cause.ORDERED
         return node
 
     def lose_silent(self, *, now: float, after_s: float) -> list[Node]:

@@ -150,6 +150,7 @@ def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
         lease_expiries=node.lease_expiries,
         errors=status.errors if status else (),
         links=status.links if status else (),
+        cause=node.cause,
     )
 
 

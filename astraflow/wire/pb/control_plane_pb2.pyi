@@ -178,6 +178,7 @@ class NodeReport(_message.Message):
     LEASE_EXPIRIES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: _builtins.str
     joined_at: _builtins.float
@@ -186,6 +187,8 @@ class NodeReport(_message.Message):
     episodes_per_s: _builtins.float
     tokens_per_s: _builtins.float
     lease_expiries: _builtins.int
+    cause: _builtins.str
+    """Why it drains, or left: ordered, taken; empty while it goes on, and where it does not say."""
     @_builtins.property
     def facts(self) -> _common_pb2.NodeFacts: ...
     @_builtins.property
@@ -215,10 +218,11 @@ class NodeReport(_message.Message):
         lease_expiries: _builtins.int = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -530,10 +530,13 @@ class BeatRequest(_message.Message):
     GAUGES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
+    IS_TAKEN_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     ending: _builtins.str
     """Why the node is about to leave by its own decision; empty while it goes on."""
+    is_taken: _builtins.bool
+    """It leaves because it was given notice that its machine is taken away."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -558,11 +561,12 @@ class BeatRequest(_message.Message):
         gauges: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         ending: _builtins.str = ...,
+        is_taken: _builtins.bool = ...,
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "ending", b"ending", "errors", b"errors", "gauges", b"gauges", "links", b"links", "node", b"node", "running", b"running", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "ending", b"ending", "errors", b"errors", "gauges", b"gauges", "is_taken", b"is_taken", "links", b"links", "node", b"node", "running", b"running", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -600,17 +604,21 @@ class LeaveRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    IS_TAKEN_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     reason: _builtins.str
+    is_taken: _builtins.bool
+    """It was given notice that its machine is taken away."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         reason: _builtins.str = ...,
+        is_taken: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_taken", b"is_taken", "node", b"node", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -168,6 +168,46 @@ class FleetPool(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LeavingEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LossesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SPEC_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
@@ -182,6 +222,8 @@ class FleetPool(_message.Message):
     LAST_CHANGE_AT_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
     CAN_LOSE_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     target: _builtins.int
     usd_per_hour: _builtins.float
@@ -202,6 +244,14 @@ class FleetPool(_message.Message):
 
     @_builtins.property
     def simulated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def leaving(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Cause -> instances that drain or are retired."""
+
+    @_builtins.property
+    def losses(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Cause -> nodes that worked and went within the last hour without having been asked."""
+
     def __init__(
         self,
         *,
@@ -219,10 +269,12 @@ class FleetPool(_message.Message):
         last_change_at: _builtins.float | None = ...,
         simulated: _abc.Iterable[_builtins.str] | None = ...,
         can_lose: _builtins.bool = ...,
+        leaving: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        losses: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_lose", b"can_lose", "hold_reason", b"hold_reason", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_lose", b"can_lose", "hold_reason", b"hold_reason", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "leaving", b"leaving", "losses", b"losses", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
     _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015
@@ -266,7 +318,7 @@ class FleetInstance(_message.Message):
     RETIRING_AT_FIELD_NUMBER: _builtins.int
     GONE_AT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    FAILED_AT_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     pool: _builtins.str
     state: _builtins.str
@@ -287,8 +339,8 @@ class FleetInstance(_message.Message):
     retiring_at: _builtins.float
     gone_at: _builtins.float
     message: _builtins.str
-    failed_at: _builtins.float
-    """When it was seen that its launch failed; one that was taken back did not."""
+    cause: _builtins.str
+    """What made it go: ordered, taken, lost, failed, expired, unclear; empty while it stays."""
     def __init__(
         self,
         *,
@@ -311,16 +363,14 @@ class FleetInstance(_message.Message):
         retiring_at: _builtins.float | None = ...,
         gone_at: _builtins.float | None = ...,
         message: _builtins.str = ...,
-        failed_at: _builtins.float | None = ...,
+        cause: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_failed_at", b"_failed_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "draining_at", b"draining_at", "failed_at", b"failed_at", "gone_at", b"gone_at", "launched_at", b"launched_at", "ready_at", b"ready_at", "retiring_at", b"retiring_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "draining_at", b"draining_at", "gone_at", b"gone_at", "launched_at", b"launched_at", "ready_at", b"ready_at", "retiring_at", b"retiring_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_failed_at", b"_failed_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "actor", b"actor", "draining_at", b"draining_at", "expires_at", b"expires_at", "failed_at", b"failed_at", "gone_at", b"gone_at", "handle", b"handle", "id", b"id", "intended_at", b"intended_at", "is_spot", b"is_spot", "launched_at", b"launched_at", "message", b"message", "pool", b"pool", "provider", b"provider", "ready_at", b"ready_at", "reason", b"reason", "region", b"region", "retiring_at", b"retiring_at", "state", b"state", "type", b"type", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at", "_gone_at", b"_gone_at", "_launched_at", b"_launched_at", "_ready_at", b"_ready_at", "_retiring_at", b"_retiring_at", "actor", b"actor", "cause", b"cause", "draining_at", b"draining_at", "expires_at", b"expires_at", "gone_at", b"gone_at", "handle", b"handle", "id", b"id", "intended_at", b"intended_at", "is_spot", b"is_spot", "launched_at", b"launched_at", "message", b"message", "pool", b"pool", "provider", b"provider", "ready_at", b"ready_at", "reason", b"reason", "region", b"region", "retiring_at", b"retiring_at", "state", b"state", "type", b"type", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__draining_at: _TypeAlias = _typing.Literal["draining_at"]  # noqa: Y015
     _WhichOneofArgType__draining_at: _TypeAlias = _typing.Literal["_draining_at", b"_draining_at"]  # noqa: Y015
-    _WhichOneofReturnType__failed_at: _TypeAlias = _typing.Literal["failed_at"]  # noqa: Y015
-    _WhichOneofArgType__failed_at: _TypeAlias = _typing.Literal["_failed_at", b"_failed_at"]  # noqa: Y015
     _WhichOneofReturnType__gone_at: _TypeAlias = _typing.Literal["gone_at"]  # noqa: Y015
     _WhichOneofArgType__gone_at: _TypeAlias = _typing.Literal["_gone_at", b"_gone_at"]  # noqa: Y015
     _WhichOneofReturnType__launched_at: _TypeAlias = _typing.Literal["launched_at"]  # noqa: Y015
@@ -331,8 +381,6 @@ class FleetInstance(_message.Message):
     _WhichOneofArgType__retiring_at: _TypeAlias = _typing.Literal["_retiring_at", b"_retiring_at"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__draining_at) -> _WhichOneofReturnType__draining_at | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__failed_at) -> _WhichOneofReturnType__failed_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gone_at) -> _WhichOneofReturnType__gone_at | None: ...
     @_typing.overload

@@ -1,14 +1,17 @@
 """The stage of a case: what the rule is told there, and how providers fail."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from astraflow.contract.advice import Cap, Reason
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import KillScope
 from astraflow.contract.ids import PoolId
-from maintainer.evals.cloud import WORKS_S
-from maintainer.evals.stage import staged
+from maintainer.evals.cases import CASES
+from maintainer.evals.cloud import WORKS_S, Machine
+from maintainer.evals.stage import Stage, staged
 from tests.maintainer.evals.parts import brief
 from tests.maintainer.fleet.parts import ALICE
 
@@ -34,6 +37,23 @@ async def test_told_of_launches_that_are_refused_the_rule_orders_elsewhere_withi
         before = next(one for one in course.moments if one.at_s >= first_at).pools[eu]
         moved_at = next(one.at_s for one in course.moments if one.at_s >= first_at and one.pools[eu] > before)
     assert moved_at - first_at <= 120.0
+
+
+async def test_the_simulated_fleet_says_who_made_its_machines_go_as_a_real_one_does(tmp_path: Path) -> None:
+    async with staged(replace(CASES["spot"], seed=1), tmp_path) as stage:
+        await stage.play(None)
+        gone = [one.instance for one in stage.ledger.records.values() if one.instance.cause is not None]
+        drained = {launch for launch, one in _machines(stage).items() if one.is_drained}
+    causes = {one.cause for one in gone}
+    assert causes == {Cause.TAKEN, Cause.ORDERED}
+    for one in gone:
+        assert one.draining_at is not None
+        assert one.cause is Cause.TAKEN or one.id in drained
+    assert sum(1 for one in gone if one.cause is Cause.TAKEN) == stage.simulation.world.lost
+
+
+def _machines(stage: Stage) -> dict[str, Machine]:
+    return {one.launch_id: one for one in stage.cloud.machines.values()}
 
 
 async def test_the_rule_is_not_told_of_machines_that_come_up_and_do_not_last(tmp_path: Path) -> None:

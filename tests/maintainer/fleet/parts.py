@@ -11,6 +11,7 @@ from sqlmodel import SQLModel, create_engine
 
 from astraflow.contract.access import JoinToken
 from astraflow.contract.advice import FleetTerms, Mode
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
@@ -78,6 +79,8 @@ class Run:
         self.never_ready: set[str] = set()
         self.lost: dict[str, float] = {}
         """Name -> how long its beats have been missing."""
+        self.leaving: dict[str, Cause | None] = {}
+        """Name -> why its node drains, or left when its machine is gone: what dataflow knows of it."""
         self.is_away = False
         self.minted: dict[str, tuple[str, str, float]] = {}
         """Role, pool and seconds of the latest token of each name."""
@@ -114,15 +117,16 @@ class Run:
         names = [
             machine.instance.handle.launch_id
             for machine in self.cloud.alive()
-            if self.cloud.state(machine).value == "running"
+            if self.cloud.state(machine).value == "running" or machine.instance.handle.launch_id in self.leaving
         ]
         nodes = tuple(self._node(name) for name in sorted(set(names)) if name not in self.drained)
         return make.report(nodes=nodes)
 
     def _node(self, name: str) -> NodeReport:
         state = NodeState.JOINING if name in self.never_ready else NodeState.READY
+        state = NodeState.DRAINING if name in self.leaving else state
         node = make.node_report(f"{name}.1", state=NodeState.LOST if name in self.lost else state)
-        return replace(node, beat_age_s=self.lost.get(name, 0.1))
+        return replace(node, beat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))
 
 
 class Parts:

@@ -13,17 +13,19 @@ from sqlalchemy import create_engine
 from sqlmodel import Session, SQLModel
 from sqlmodel import text as statement
 
+from astraflow.contract.causes import Cause
 from astraflow.contract.errors import Conflict, InvalidInput
-from astraflow.contract.fleet import KillScope
-from maintainer.fleet import ledger
+from astraflow.contract.fleet import Instance, InstanceState, KillScope, LaunchId
+from maintainer.fleet import migrations, rows
 from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
 from maintainer.fleet.lifecycle import Sight
-from maintainer.fleet.records import PoolRecord
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
+from maintainer.fleet.records import PoolRecord, Record
 from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 
 pytestmark = pytest.mark.anyio
 
-MIGRATIONS = Path(ledger.__file__).parent / "migrations"
+MIGRATIONS = Path(migrations.__file__).parent
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -70,9 +72,61 @@ async def test_of_earlier_launches_the_journal_knows_which_failed(tmp_path: Path
             connection.execute(statement(launches).bindparams(id=launch))
         connection.execute(statement(journal))
         command.upgrade(config, "head")
-        found = connection.execute(statement("select id, failed_at from fleet_instances order by id")).all()
+        found = connection.execute(statement("select id, cause from fleet_instances order by id")).all()
     engine.dispose()
-    assert [tuple(row) for row in found] == [("01A", None), ("01B", 7.5)]
+    assert [tuple(row) for row in found] == [("01A", None), ("01B", "failed")]
+
+
+async def test_a_ledger_from_before_causes_were_kept_goes_on_and_says_them_from_then_on(
+    tmp_path: Path, url: str
+) -> None:
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause"})
+        gone_row = launch_row | {"id": "01GONE", "state": "gone", "gone_at": START, "draining_at": START - 60.0}
+        going_row = launch_row | {"id": "01GOING", "state": "draining", "draining_at": START}
+        columns = ", ".join(launch_row)
+        values = ", ".join(f":{name}" for name in launch_row)
+        insert = statement(f"INSERT INTO fleet_instances ({columns}) VALUES ({values})")  # noqa: S608 (our own names)
+        for row in (launch_row, gone_row, going_row):
+            connection.execute(insert.bindparams(**row))
+        connection.commit()
+    engine.dispose()
+    database = open_ledger(tmp_path, url)
+    parts = await build(tmp_path, database=database)
+    assert {record.id: record.instance.cause for record in parts.ledger.records.values()} == {
+        "01READY": None,
+        "01GONE": None,
+        "01GOING": None,
+    }
+    for launch in ("01READY", "01GOING"):
+        await parts.fleet.see(LaunchId(launch), Sight.GOING)
+    again = await build(tmp_path, database=database)
+    assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.TAKEN
+    assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, "who made it go then is not known"
+    database.close()
+
+
+def _record(launch: str, state: InstanceState) -> Record:
+    tags = Tags(cluster="tests", pool=POOL, run="run-1", expires_at=START + 1e6)
+    instance = Instance(
+        id=LaunchId(launch),
+        pool=POOL,
+        state=state,
+        provider="cloud",
+        handle="i-1",
+        actor="alice",
+        reason="a test",
+        intended_at=START - 600.0,
+        expires_at=START + 1e6,
+        launched_at=START - 600.0,
+        ready_at=START - 500.0,
+    )
+    return Record(instance=instance, launch=LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1")))
 
 
 async def test_every_commit_is_on_the_disk_before_it_is_answered(tmp_path: Path) -> None:

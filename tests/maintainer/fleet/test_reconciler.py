@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.advice import Mode
+from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, LaunchId
 from maintainer.fleet.lifecycle import Sight
 from maintainer.fleet.providers.base import (
@@ -76,7 +77,7 @@ async def test_a_machine_that_is_stuck_is_a_launch_that_failed_and_is_ended(tmp_
     kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" in kinds
     (ended,) = [one for one in await launches(parts) if one.id == launch]
-    assert ended.failed_at is not None
+    assert ended.cause is Cause.FAILED
 
 
 async def test_a_launch_that_is_taken_back_before_it_worked_did_not_fail(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ async def test_a_launch_that_is_taken_back_before_it_worked_did_not_fail(tmp_pat
         await parts.fleet.see(record.id, Sight.STOP, message="the service stops")
     await parts.pass_time(60.0)
     ended = [one for one in await launches(parts) if one.gone_at is not None]
-    assert [(one.ready_at, one.failed_at) for one in ended] == [(None, None)] * 2
+    assert [(one.ready_at, one.cause) for one in ended] == [(None, Cause.ORDERED)] * 2
     kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" not in kinds
 

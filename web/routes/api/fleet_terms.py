@@ -1,5 +1,6 @@
 """What the API says about pools, plans and machines: the contract's words as JSON."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from web.routes.api.terms import Filled
 
 ModeName = Literal["off", "advise", "up-only", "on"]
 Scope = Literal["none", "agents", "all"]
+CauseName = Literal["ordered", "taken", "lost", "failed", "expired", "unclear"]
 
 
 class SpecAnswer(Filled):
@@ -49,6 +51,14 @@ class PoolAnswer(Filled):
     last_change_at: float | None = Field(description="Unix seconds.")
     simulated: list[str] = Field(description="What of its provider is a stand-in.")
     can_lose: bool = Field(description="Whether nodes can be lost on somebody's word: a simulated fault.")
+    leaving: dict[str, int] = Field(
+        description="Machines that drain or are retired, by what made them go.", examples=[{"taken": 1}]
+    )
+    losses: dict[str, int] = Field(
+        description="Nodes that worked and went within the last hour without having been asked: `taken` away by the "
+        "provider with a notice, or `lost`.",
+        examples=[{"taken": 2}],
+    )
 
 
 class PoolList(Filled):
@@ -140,7 +150,7 @@ class InstanceAnswer(Filled):
     draining_at: float | None
     retiring_at: float | None
     gone_at: float | None
-    failed_at: float | None = Field(description="When its launch was seen to fail; null for one that was taken back.")
+    cause: CauseName | None = Field(description="What made it go; null while it stays.")
     message: str
 
 
@@ -182,7 +192,8 @@ class WhatIfAnswered(Filled):
 def pool_answer(pool: Pool) -> dict[str, Any]:
     """As JSON has it."""
     found: dict[str, Any] = plain(asdict(pool))
-    return found | {"nodes": {state.value: number for state, number in pool.nodes.items()}}
+    counts: dict[str, Mapping[Any, int]] = {"nodes": pool.nodes, "leaving": pool.leaving, "losses": pool.losses}
+    return found | {name: {key.value: number for key, number in given.items()} for name, given in counts.items()}
 
 
 def plan_answer(plan: Plan) -> dict[str, Any]:

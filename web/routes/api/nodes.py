@@ -15,6 +15,7 @@ from web import fleet_acts
 from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
 from web.roles import Need, On, needs
+from web.routes.api.fleet_terms import CauseName
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, NodeName, Reason, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
@@ -40,6 +41,7 @@ class NodeAnswer(Filled):
     id: str
     facts: dict[str, Any] = Field(description="What it said of itself: name, pool, region, engine, capacity, price.")
     state: StateName
+    cause: CauseName | None = Field(description="Why it drains or left, by its own word; null where it does not say.")
     joined_at: float
     beat_age_s: float
     leased: int
