@@ -132,6 +132,9 @@ class Aftermath:
             proposal = found.get(PlanId.known(change.plan))
             if proposal is not None and proposal.state is not ProposalState.WAITING:
                 await self._decided(change, proposal)
+            elif proposal is None and self._clock.wall() - change.since > DAY_S:  # of a ledger that is no more
+                body = {"plan": change.plan, "pool": change.pool, "state": "unknown", "decided_at": None}
+                await self._record(Kind.PROPOSAL, body, change.wake)
         for change in tuple(self._unsettled.applied.values()):
             if change.since + change.eta_s + self._config.watch.observe_s <= self._clock.wall():
                 await self._verify(change, sight)

@@ -79,9 +79,8 @@ class Wakes:
         wake = unsettled.wake
         if not wake:
             return
-        self.last = wake
         await self._aftermath.resume(wake, tuple(unsettled.done))
-        await self.record(Kind.SLEEP, self._sums("cut_off"))
+        await self._recorder.record(Kind.SLEEP, self._sums("cut_off"), wake)
 
     async def stop(self) -> None:
         """People cut it short."""

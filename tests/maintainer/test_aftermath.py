@@ -363,3 +363,20 @@ async def test_a_wake_that_was_cut_off_with_its_process_is_ended_and_noted_by_th
                 key: value for key, value in used.items() if key[1] != "seconds"
             }
             assert again.maintainer.status().counters["tokens"] == used["wake", "tokens"] > 0
+
+
+async def test_a_proposal_that_the_fleet_service_knows_nothing_of_is_given_up_after_a_day(tmp_path: Path) -> None:
+    async with at_work(tmp_path, Planner(6), "propose") as here:
+        await here.pass_time(110.0)
+        here.dataflow.advice = ()
+
+        async def none(**_: object) -> tuple[()]:
+            return ()
+
+        here.fleet.proposals = none  # type: ignore[method-assign, assignment]  # another ledger
+        await here.pass_time(60.0)
+        assert here.entries("proposal") == []
+        here.clock.advance(86400.0)
+        await here.pass_time(10.0)
+        assert [entry.body["state"] for entry in here.entries("proposal")] == ["unknown"]
+        assert len(await here.journal("note")) == 1
