@@ -44,8 +44,8 @@ class Kind(Enum):
     """phase (plan, apply), plan, pool, target, retire, guard (its complete inputs), findings, verdict: `replay` judges
     these again."""
     ACTION = "action"
-    """plan, pool, nodes, target, launches, eta_s, outcome, key, message, decision, launched, retired, proposal (the plan
-    waits for a person); of a hold or an escalation what, pool, outcome, message, decision."""
+    """plan, pool, nodes, target, launches, eta_s, outcome, key, message, decision, launched, retired, proposal: which
+    plan waits for a person. Of a hold or an escalation: what, pool, outcome, message, decision."""
     PROPOSAL = "proposal"
     """plan, pool, state, decided_at: what people made of one."""
     VERIFY = "verify"

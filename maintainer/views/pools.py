@@ -83,8 +83,8 @@ def _proposals(sight: Sight, pool: PoolId) -> dict[str, Any]:
     """What people made of agents' plans for it: states and figures, none of their words."""
     mine = [one for one in sight.proposals if one.plan.request.pool == pool and one.proposed_by.role is Role.AGENT]
     latest = next((one for one in mine if sight.at - (one.decided_at or one.proposed_at) <= PROPOSALS_S), None)
-    noes = [one.decided_at for one in mine if one.state is ProposalState.REJECTED and one.decided_at is not None]
-    refused_s = sight.at - max(noes) if noes else None
+    refusals = [one.decided_at for one in mine if one.state is ProposalState.REJECTED and one.decided_at is not None]
+    refused_s = sight.at - max(refusals) if refusals else None
     is_waiting = latest is not None and latest.state is ProposalState.WAITING
     return {
         "proposal_state": latest.state.value if latest is not None else "none",

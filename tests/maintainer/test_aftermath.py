@@ -373,7 +373,7 @@ async def test_a_proposal_that_the_fleet_service_knows_nothing_of_is_given_up_af
         async def none(**_: object) -> tuple[()]:
             return ()
 
-        here.fleet.proposals = none  # type: ignore[method-assign, assignment]  # another ledger
+        here.fleet.proposals = none  # type: ignore[method-assign]  # another ledger
         await here.pass_time(60.0)
         assert here.entries("proposal") == []
         here.clock.advance(86400.0)

@@ -158,7 +158,8 @@ async def test_a_turn_for_which_there_is_no_money_is_not_begun(tmp_path: Path) -
         await grown(here)
         here.dataflow.advice = (too_few(),)
         await here.pass_time(110.0)
-        assert model.requests == here.entries("request") == []
+        assert model.requests == []
+        assert here.entries("request") == []
         budget = here.entries("budget")[0].body
         assert (budget["unit"], budget["scope"], budget["used"]) == ("usd", "wake", 0.0)
         assert "allows no further turn" in (await here.journal("escalate"))[0].message
