@@ -1,12 +1,12 @@
 """After a wake: notes for whoever comes next, whether changes came off, alarms, and the day's digest."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Actor, Decision, InstanceState, Plan
+from astraflow.contract.fleet import Actor, Decision, InstanceState, PlanId
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import Proposal, ProposalState
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.config import MaintainerConfig
@@ -18,10 +18,24 @@ from maintainer.outbox import Notice
 from maintainer.sight import Sight
 from maintainer.toolbox.changes import Done
 from maintainer.transcript import Kind
+from maintainer.unsettled import Change, Unsettled
 
 log = get_logger()
 
 DAY_S = 86400.0
+_DECIDED = {
+    ProposalState.APPROVED: "approved",
+    ProposalState.REJECTED: "rejected",
+    ProposalState.EXPIRED: "decided by nobody in time",
+    ProposalState.OVERTAKEN: "overtaken: the pool changed, or a later plan took its place",
+}
+_WHY = {
+    ProposalState.APPROVED: "a person agreed",
+    ProposalState.REJECTED: "a person said no",
+    ProposalState.EXPIRED: "nothing was done",
+    ProposalState.OVERTAKEN: "nothing was done",
+}
+"""Where nobody gave a reason."""
 
 Record = Callable[[Kind, Mapping[str, Any], str], Awaitable[None]]
 """Writes to the transcript, with the name of the wake."""
@@ -39,16 +53,6 @@ class NotePort(Protocol):
         """Tell people something."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """A change that is to be looked at again."""
-
-    due_at: float
-    """On the clock."""
-    plan: Plan
-    wake: str
-
-
 class Aftermath:
     """One for the process."""
 
@@ -61,6 +65,7 @@ class Aftermath:
         actor: Actor,
         notifier: Notifier,
         counters: Counters,
+        unsettled: Unsettled,
         record: Record,
         clock: Clock,
     ) -> None:
@@ -70,11 +75,9 @@ class Aftermath:
         self._actor = actor
         self._notifier = notifier
         self._counters = counters
+        self._unsettled = unsettled
         self._record = record
         self._clock = clock
-        self._to_verify: list[Verification] = []
-        self.outcomes: list[Mapping[str, Any]] = []
-        """What the model is told next of changes that did not come off."""
         self._alarmed: set[str] = set()
         self._digest_day = counters.digest_day
 
@@ -82,54 +85,103 @@ class Aftermath:
         """What an alarm was about is over: the next one is told again."""
         self._alarmed.discard(key)
 
-    async def note(self, done: Sequence[Done], *, wake: str, words: str) -> None:
-        """One note for whoever comes next, of all that was done; what is to be verified is remembered."""
+    @property
+    def outcomes(self) -> tuple[Mapping[str, Any], ...]:
+        """What the model is told next: changes that did not come off."""
+        return tuple(
+            {
+                "pool": self._names.token("pool", missed["pool"]),
+                "target": missed["target"],
+                "ready": missed["ready"],
+                "after_s": missed["after_s"],
+            }
+            for missed in self._unsettled.missed
+        )
+
+    async def note(
+        self, done: Sequence[Done], *, wake: str, words: str, otherwise: str = "the model said nothing"
+    ) -> None:
+        """One note for whoever comes next, of all that was done. otherwise: why it has no words of the model."""
         words = self._names.reveal(words)[:1500]
-        for one in done:
-            if one.what == "plan" and one.outcome == "applied" and one.plan is not None:
-                due_at = self._clock.now() + one.plan.eta_s + self._config.watch.observe_s
-                self._to_verify.append(Verification(due_at=due_at, plan=one.plan, wake=wake))
         pools = {one.pool for one in done if one.pool}
         pool = pools.pop() if len(pools) == 1 else ""
         text = "; ".join(_sentence(one) for one in done)[:1500] or "nothing was done"
         decision = None
-        if any(one.outcome in ("applied", "proposed") for one in done):
+        if any(one.outcome in ("applied", "proposed") and one.is_news for one in done):
             key = f"{self._actor.name}:{wake}:note"
-            decision = await self._handed_over(text, pool=pool, key=key, reason=words or "the model said nothing")
+            decision = await self._handed_over(text, pool=pool, key=key, reason=words or otherwise)
         await self._record(Kind.NOTE, {"pool": pool, "text": text, "words": words, "decision": decision}, wake)
 
-    async def verify(self, sight: Sight) -> None:
-        """Changes whose time has come: what they were to do is there, or the model is told that it is not."""
-        due = [one for one in self._to_verify if one.due_at <= self._clock.now()]
-        self._to_verify = [one for one in self._to_verify if one not in due]
-        for one in due:
-            plan = one.plan
-            pool = sight.pool(plan.request.pool)
-            ready = pool.nodes.get(InstanceState.READY, 0) if pool is not None else 0
-            size = sum(pool.nodes.values()) if pool is not None else 0
-            is_reached = ready >= plan.target if plan.launches else size <= plan.target
-            body = {
-                "plan": plan.id,
-                "pool": plan.request.pool,
-                "target": plan.target,
-                "ready": ready,
-                "nodes": size,
-                "is_reached": is_reached,
-            }
-            await self._record(Kind.VERIFY, body, one.wake)
-            what = (
-                f"{ready} of {plan.target} nodes work" if plan.launches else f"{size} nodes, {plan.target} were wanted"
-            )
-            reason = "as planned" if is_reached else "it did not come off as planned"
-            await self._handed_over(
-                f"{plan.eta_s:.0f} s after plan {plan.id}: {what}",
-                pool=plan.request.pool,
-                key=f"{self._actor.name}:{one.wake}:verify:{plan.id}",
-                reason=reason,
-            )
-            if not is_reached:
-                told = {"pool": self._names.token("pool", plan.request.pool), "target": plan.target, "ready": ready}
-                self.outcomes.append(told | {"after_s": round(plan.eta_s, 1)})
+    async def resume(self, wake: str, done: Sequence[Mapping[str, Any]]) -> None:
+        """Say what a wake had done that was cut off with its process. done: bodies of its actions."""
+        changes = [body for body in done if body.get("outcome") in ("applied", "proposed")]
+        if not changes:
+            return
+        text = "; ".join(f"{body.get('what', 'plan')} {body['outcome']}: {body['message']}" for body in changes)[:1500]
+        pools = {str(body["pool"]) for body in changes if body["pool"]}
+        pool = pools.pop() if len(pools) == 1 else ""
+        reason = "its process ended in the middle of this wake"
+        key = f"{self._actor.name}:{wake}:note"
+        decision = await self._handed_over(text, pool=pool, key=key, reason=reason)
+        await self._record(Kind.NOTE, {"pool": pool, "text": text, "words": "", "decision": decision}, wake)
+
+    async def settle(self, sight: Sight) -> None:
+        """What people made of its proposals, then whether changes came off."""
+        found = {proposal.plan.id: proposal for proposal in sight.proposals}
+        for change in tuple(self._unsettled.proposed.values()):
+            proposal = found.get(PlanId.known(change.plan))
+            if proposal is not None and proposal.state is not ProposalState.WAITING:
+                await self._decided(change, proposal)
+            elif proposal is None and self._clock.wall() - change.since > DAY_S:  # of a ledger that is no more
+                body = {"plan": change.plan, "pool": change.pool, "state": "unknown", "decided_at": None}
+                await self._record(Kind.PROPOSAL, body, change.wake)
+        for change in tuple(self._unsettled.applied.values()):
+            if change.since + change.eta_s + self._config.watch.observe_s <= self._clock.wall():
+                await self._verify(change, sight)
+
+    async def _decided(self, change: Change, proposal: Proposal) -> None:
+        """People approved or rejected, or nobody did in time: whoever comes next is told."""
+        state = proposal.state
+        body = {"plan": change.plan, "pool": change.pool, "state": state.value, "decided_at": proposal.decided_at}
+        await self._record(Kind.PROPOSAL, body, change.wake)
+        by = f" by {proposal.decided_by}" if proposal.decided_by else ""
+        what = f"the plan from {change.nodes} to {change.target} nodes was {_DECIDED[state]}{by}"
+        if state is ProposalState.APPROVED:
+            what += f"; it is looked at again {change.eta_s:.0f} s later"
+        await self._handed_over(
+            f"proposal {change.plan}: {what}",
+            pool=change.pool,
+            key=f"{self._actor.name}:{change.wake}:decided:{change.plan}",
+            reason=proposal.decision_reason or _WHY[state],
+        )
+
+    async def _verify(self, change: Change, sight: Sight) -> None:
+        """What it was to do is there, or the model is told that it is not."""
+        pool = sight.pool(PoolId(change.pool))
+        ready = pool.nodes.get(InstanceState.READY, 0) if pool is not None else 0
+        size = sum(pool.nodes.values()) if pool is not None else 0
+        is_reached = ready >= change.target if change.launches else size <= change.target
+        body = {
+            "plan": change.plan,
+            "pool": change.pool,
+            "target": change.target,
+            "ready": ready,
+            "nodes": size,
+            "after_s": round(change.eta_s, 1),
+            "is_reached": is_reached,
+        }
+        await self._record(Kind.VERIFY, body, change.wake)
+        what = (
+            f"{ready} of {change.target} nodes work"
+            if change.launches
+            else f"{size} nodes, {change.target} were wanted"
+        )
+        await self._handed_over(
+            f"{change.eta_s:.0f} s after plan {change.plan}: {what}",
+            pool=change.pool,
+            key=f"{self._actor.name}:{change.wake}:verify:{change.plan}",
+            reason="as planned" if is_reached else "it did not come off as planned",
+        )
 
     async def digest(self, signals: Sequence[Signal]) -> None:
         """Once a day: what it has done, and what is the matter."""

@@ -19,6 +19,8 @@ class Use:
     wakes: int = 0
     tool_calls: int = 0
     tokens: int = 0
+    seconds: float = 0.0
+    """Of wakes that are over."""
     usd: float = 0.0
 
 
@@ -36,11 +38,20 @@ class Budgets:
         self.day = Use()
 
     def restore(self, entries: Iterable[TranscriptEntry]) -> None:
-        """Take in what the transcript says of today."""
-        midnight = self._today * DAY_S
+        """Take in what the transcript says of today, and of the latest wake."""
+        midnight, began_at, is_awake = self._today * DAY_S, 0.0, False
         for entry in entries:
+            if entry.kind == Kind.WAKE.value:
+                self.wake, began_at, is_awake = Use(), entry.at, True
+            if is_awake:
+                _count(self.wake, entry)
+                self._ended_s = entry.at - began_at
+            if entry.kind == Kind.SLEEP.value:
+                is_awake, self._ended_s = False, self.wake.seconds
             if entry.at >= midnight:
                 _count(self.day, entry)
+        if is_awake and began_at >= midnight:  # its process ended in the middle of it
+            self.day.seconds += self.duration_s
 
     def begin(self) -> None:
         """A wake begins."""
@@ -49,8 +60,11 @@ class Budgets:
         self.day.wakes += 1
 
     def end(self) -> None:
-        """It is over."""
-        self._ended_s = self.duration_s
+        """It is over; its time counts to the day in which it ends."""
+        if self._ended_s is None:
+            self._turn_over()
+            self._ended_s = self.duration_s
+            self.day.seconds += self._ended_s
 
     def asked(self, usage: Usage, usd: float) -> None:
         """A turn was answered, or failed after having used something."""
@@ -72,8 +86,8 @@ class Budgets:
 
     @property
     def left_s(self) -> float:
-        """Of this wake."""
-        return max(0.0, self._of_wake.duration_s - self.duration_s)
+        """Of this wake, and of the day."""
+        return max(0.0, min(self._of_wake.duration_s - self.duration_s, self._of_day.duration_s - self._day_s))
 
     @property
     def left_tokens(self) -> int:
@@ -86,11 +100,22 @@ class Budgets:
         left = min(self._of_wake.tool_calls - self.wake.tool_calls, self._of_day.tool_calls - self.day.tool_calls)
         return max(0, left)
 
-    def spent(self, *, needs_tokens: int) -> Budget | None:
-        """What does not allow another turn of so many tokens; a wake that has begun may end its day's last."""
+    @property
+    def left_usd(self) -> float:
+        """Of this wake, and of the day."""
+        return max(0.0, min(self._of_wake.usd - self.wake.usd, self._of_day.usd - self.day.usd))
+
+    def nearest(self, unit: str) -> Budget:
+        """Of a wake's and a day's budget, the one of which less is left."""
+        lines = [line for line in self.day_lines() + self.wake_lines() if line.unit == unit]
+        return min(lines, key=lambda line: line.limit - line.used)
+
+    def spent(self, *, needs_tokens: int, needs_usd: float) -> Budget | None:
+        """What does not allow another turn of so much; a wake that has begun may end its day's last."""
         lines = [line for line in self.day_lines() + self.wake_lines() if line.unit != "wakes"]
+        needs = {"tokens": needs_tokens, "usd": needs_usd}
         for line in lines:
-            needed = needs_tokens if line.unit == "tokens" else 0
+            needed = needs.get(line.unit, 0)
             if line.used >= line.limit or line.used + needed > line.limit:
                 return line
         return None
@@ -118,12 +143,18 @@ class Budgets:
             Budget(scope="day", unit="wakes", used=use.wakes, limit=limits.wakes),
             Budget(scope="day", unit="tool_calls", used=use.tool_calls, limit=limits.tool_calls),
             Budget(scope="day", unit="tokens", used=use.tokens, limit=limits.tokens),
+            Budget(scope="day", unit="seconds", used=round(self._day_s, 1), limit=limits.duration_s),
             Budget(scope="day", unit="usd", used=use.usd, limit=limits.usd),
         )
 
     def seconds_to_midnight(self) -> float:
         """In UTC."""
         return DAY_S - self._clock.wall() % DAY_S
+
+    @property
+    def _day_s(self) -> float:
+        """In wakes, the one that goes on included."""
+        return self.day.seconds + (self.duration_s if self._ended_s is None else 0.0)
 
     def _turn_over(self) -> None:
         if self._date() != self._today:
@@ -139,6 +170,9 @@ def _count(use: Use, entry: TranscriptEntry) -> None:
         use.wakes += 1
     elif entry.kind == Kind.TOOL.value:
         use.tool_calls += 1
+    elif entry.kind == Kind.SLEEP.value:
+        duration_s = body.get("duration_s")
+        use.seconds += float(duration_s) if isinstance(duration_s, int | float) else 0.0
     elif entry.kind in (Kind.RESPONSE.value, Kind.FAILURE.value):
         usage = body.get("usage")
         if isinstance(usage, dict):

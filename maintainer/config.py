@@ -32,6 +32,8 @@ class DayBudget(Config):
     """Of all tools together."""
     tokens: int = Field(default=1_000_000, ge=1)
     """In and out, cached ones included."""
+    duration_s: float = Field(default=7200.0, gt=0)
+    """Of all wakes together."""
     usd: float = Field(default=5.0, gt=0)
     """US dollars, by the model's prices."""
 

@@ -12,6 +12,10 @@ NAMES = (
 )
 
 
+CUT_SHORT = ("stopped", "out_of_time")
+"""How turns end that nobody's service failed in."""
+
+
 class Counters:
     """Sums over a transcript."""
 
@@ -39,7 +43,7 @@ class Counters:
                 sums["plans"] += 1
             case Kind.ACTION.value if "plan" in body:
                 sums[str(body.get("outcome"))] += 1
-            case Kind.FAILURE.value:
+            case Kind.FAILURE.value if body.get("failure") not in CUT_SHORT:
                 sums["failures"] += 1
             case Kind.VERIFY.value:
                 sums["verified" if body.get("is_reached") else "missed"] += 1

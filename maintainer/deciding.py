@@ -6,7 +6,7 @@ Whatever goes wrong in it (the service, the answer, the budget), nothing is done
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -39,6 +39,10 @@ CHARACTERS_PER_TOKEN = 3.0
 """Of JSON, about: for what a turn will need before it is known."""
 LEAST_ANSWER = 64
 """Tokens."""
+MILLION = 1_000_000
+"""Tokens that prices are of."""
+_MAY_HAVE_WORKED = (Failure.TIMEOUT, Failure.DROPPED)
+"""Failures of a service that had the request."""
 
 
 class Ending(Enum):
@@ -86,7 +90,8 @@ class Conversation:
         self._messages = [Message(role="user", parts=(Said(text=opening),))]
         self._needs = _estimate(SYSTEM) + _estimate(json.dumps([asdict(spec) for spec in SPECS])) + _estimate(opening)
         while True:
-            spent = self._budgets.spent(needs_tokens=self._needs + LEAST_ANSWER)
+            usd = self._usd(self._needs) + LEAST_ANSWER * self._usd_per_token
+            spent = self._budgets.spent(needs_tokens=self._needs + LEAST_ANSWER, needs_usd=usd)
             if spent is not None:
                 return Decided(ending=Ending.OVER_BUDGET, spent=spent)
             try:
@@ -94,17 +99,17 @@ class Conversation:
                 if not reply.calls:
                     return Decided(ending=Ending.DONE, note=reply.text)
                 if self._budgets.left_calls < len(reply.calls):
-                    return Decided(ending=Ending.OVER_BUDGET, spent=self._calls_line())
+                    return Decided(ending=Ending.OVER_BUDGET, spent=self._budgets.nearest("tool_calls"))
                 await self._answered(reply)
             except ModelFailed as problem:
                 return Decided(ending=Ending.FAILED, failed=problem)
             except TimeoutError:
-                return Decided(ending=Ending.OVER_BUDGET, spent=self._budgets.wake_lines()[2])
+                return Decided(ending=Ending.OVER_BUDGET, spent=self._budgets.nearest("seconds"))
 
     async def _asked(self) -> Reply:
         """The next turn, written down before it is acted on."""
         self._turn += 1
-        most = min(self._max_output_tokens, self._budgets.left_tokens - self._needs)
+        most = min(self._max_output_tokens, self._budgets.left_tokens - self._needs, self._affordable)
         request = Request(
             system=SYSTEM,
             tools=SPECS,
@@ -117,7 +122,15 @@ class Conversation:
         try:
             reply = await self._within_time(request)
         except ModelFailed as problem:
+            problem.said = request.heard.text
+            problem.usage, problem.is_estimated = self._used(request, problem)
             self._count(problem.usage)
+            raise
+        except TimeoutError:
+            await self._cut(request, "out_of_time", "the time of the wake was over before the answer was whole")
+            raise
+        except asyncio.CancelledError:
+            await self._cut(request, "stopped", "the wake was stopped before the answer was whole")
             raise
         usd = self._count(reply.usage)
         await self._record(
@@ -149,6 +162,51 @@ class Conversation:
             timer.cancel()
             asking.cancel()
             await asyncio.gather(asking, timer, return_exceptions=True)
+
+    async def _cut(self, request: Request, failure: str, problem: str) -> None:
+        """A turn is over in the middle: it was begun, so it is counted and written down."""
+        usage, is_estimated = self._used(request)
+        body = {
+            "turn": self._turn,
+            "failure": failure,
+            "problem": problem,
+            "rest_s": 0.0,
+            "usage": asdict(usage) if usage is not None else {},
+            "usd": self._count(usage),
+            "is_estimated": is_estimated,
+            "said": request.heard.text,
+        }
+        await self._record(Kind.FAILURE, body)
+
+    def _used(self, request: Request, problem: ModelFailed | None = None) -> tuple[Usage | None, bool]:
+        """What a turn without an answer has used, and whether that is a guess.
+
+        What the service said counts, and what it wrote since, by its characters. Where it said nothing and may have
+        been at work, all counts that it was asked for: a budget is to be too small rather than too large.
+        """
+        heard = request.heard
+        said = (problem.usage if problem is not None else None) or heard.usage
+        if said is not None and said.total:
+            written = int(heard.characters / CHARACTERS_PER_TOKEN)
+            return replace(said, output=max(said.output, written)), written > said.output
+        if problem is not None and problem.failure not in _MAY_HAVE_WORKED:
+            return said, False
+        return Usage(input=self._needs, output=request.max_tokens), True
+
+    def _usd(self, tokens: int) -> float:
+        """What it costs to take so many in: anew, or into a cache, whichever is more."""
+        return max(self._llm.usd(Usage(input=tokens)), self._llm.usd(Usage(cache_write=tokens)))
+
+    @property
+    def _usd_per_token(self) -> float:
+        """Of what is written."""
+        return self._llm.usd(Usage(output=MILLION)) / MILLION
+
+    @property
+    def _affordable(self) -> int:
+        """Tokens of an answer for which there is money."""
+        price, left = self._usd_per_token, self._budgets.left_usd - self._usd(self._needs)
+        return int(left / price) if price > 0 else self._max_output_tokens
 
     async def _answered(self, reply: Reply) -> None:
         """Carry out what it asked for; changes one at a time."""
@@ -199,10 +257,6 @@ class Conversation:
         usd = self._llm.usd(usage)
         self._budgets.asked(usage, usd)
         return usd
-
-    def _calls_line(self) -> Budget:
-        of_day, of_wake = self._budgets.day_lines()[1], self._budgets.wake_lines()[0]
-        return of_day if of_day.limit - of_day.used < of_wake.limit - of_wake.used else of_wake
 
     def _request_body(self, request: Request) -> dict[str, Any]:
         fresh, self._told = self._messages[self._told :], len(self._messages)

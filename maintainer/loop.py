@@ -18,7 +18,7 @@ from typing import Protocol
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Actor, Role
-from astraflow.contract.maintenance import MaintainerOrders, MaintainerState, MaintainerStatus
+from astraflow.contract.maintenance import MaintainerMode, MaintainerOrders, MaintainerState, MaintainerStatus
 from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -103,6 +103,7 @@ class Maintainer:
             actor=self._actor,
             notifier=notifier,
             counters=self._recorder.counters,
+            unsettled=self._recorder.unsettled,
             record=self._recorder.record,
             clock=clock,
         )
@@ -146,6 +147,7 @@ class Maintainer:
                 "tools": told,
             }
         )
+        await self._wakes.resume(self._recorder.unsettled)
         await self.beat()
 
     async def beat(self) -> None:
@@ -184,12 +186,14 @@ class Maintainer:
         if not self._ear.may_act:
             is_killed = not self._ear.orders.may_act
             self._wakes.state = MaintainerState.STOPPED if is_killed else MaintainerState.SLEEPING
+            if is_killed and self._ear.mode is not MaintainerMode.OFF:
+                await self._only_settled()
             return
         if self._ear.is_deaf:
             return
         try:
             sight, signals = await self._observe()
-            await self._aftermath.verify(sight)
+            await self._aftermath.settle(sight)
             await self._aftermath.digest(signals)
             await self._standing.refresh(sight)
         except AstraFlowError as problem:
@@ -199,6 +203,16 @@ class Maintainer:
             await self._awake(sight, signals)
         else:
             self._wakes.rest()
+
+    async def _only_settled(self) -> None:
+        """While it is stopped: what was done before is looked at again, and nothing is begun."""
+        if self._ear.is_deaf:
+            return
+        try:
+            sight, _ = await self._observe()
+            await self._aftermath.settle(sight)
+        except AstraFlowError as problem:
+            log.warning("not_looked", problem=str(problem))
 
     async def _observe(self) -> tuple[Sight, tuple[Signal, ...]]:
         """What is seen now, and what is the matter. Costs no tokens."""
@@ -243,6 +257,7 @@ class Maintainer:
             mode=mode.value,
             budget={line.unit: line.limit - line.used for line in self._budgets.wake_lines()},
             outcomes=self._aftermath.outcomes,
+            proposals_waiting=sight.fleet.waiting,
             names=self._names,
         )
 

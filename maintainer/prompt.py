@@ -28,7 +28,8 @@ How to work:
 holds the pool until the rule can see what it is good for (`hold_s`); one below it would be undone, and is refused: \
 name nodes instead.
 3. Apply what was allowed, once. `proposed` means that a person decides: do not try again. `refused` or an error means \
-no: do not try again, and do not look for a way around it.
+no: do not try again, and do not look for a way around it. What people made of the latest proposal for a pool is its \
+`proposal_state`: while it is `waiting` plan nothing there; what they rejected, and more of it, is refused for an hour.
 4. Retire single nodes only when you have seen that they are slow, lost or failed. Prefer few, small changes.
 5. Hold a pool when taking nodes away would be wrong for a while. Escalate what only people can do: quota, images, \
 credentials, prices.
@@ -58,14 +59,19 @@ def opening(
     mode: str,
     budget: Mapping[str, float],
     outcomes: Sequence[Mapping[str, Any]],
+    proposals_waiting: int,
     names: Names,
 ) -> str:
-    """The first message of a wake: why, with what, and the report. outcomes: of changes that were to be verified."""
+    """The first message of a wake: why, with what, and the report.
+
+    outcomes: of changes that were to be verified. proposals_waiting: that people have before them, of all pools.
+    """
     told = {
         "woken_by": [signal_told(signal, names) for signal in signals],
         "mode": mode,
         "budget_left": {unit: round(value, 4) for unit, value in budget.items()},
         "came_of_earlier_changes": list(outcomes),
+        "proposals_waiting": proposals_waiting,
     }
     return f"{json.dumps(told, separators=(',', ':'))}\nfleet_report: {report_json}"
 

@@ -7,6 +7,7 @@ from typing import Any
 from maintainer.counting import Counters
 from maintainer.mirror import KeepPort, Mirror
 from maintainer.transcript import Kind, Transcript
+from maintainer.unsettled import Unsettled
 
 
 class Recorder:
@@ -17,6 +18,7 @@ class Recorder:
         self._transcript = transcript
         self._is_writing = asyncio.Lock()
         self.counters = Counters(transcript.known)
+        self.unsettled = Unsettled(transcript.known)
         self.mirror = Mirror(keeper, transcript.known)
 
     async def opened(self, body: Mapping[str, Any]) -> None:
@@ -34,3 +36,4 @@ class Recorder:
             entry = await self._transcript.add(kind, body, wake=wake)
             self.mirror.add(entry)
             self.counters.seen(entry)
+            self.unsettled.seen(entry)

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.fleet import Decision, FleetStatus, Instance, LaunchId, Pool
+from astraflow.contract.fleet import Decision, FleetStatus, Instance, LaunchId, PlanId, Pool
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import Proposal
 from astraflow.contract.reports import NodeReport, NodeState, Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -18,6 +19,7 @@ log = get_logger()
 INSTANCES = 1000
 """The latest that are looked at; fewer when there are fewer."""
 DECISIONS = 300
+PROPOSALS = 50
 
 
 class RunPort(Protocol):
@@ -43,6 +45,11 @@ class WatchPort(Protocol):
     ) -> tuple[Decision, ...]:
         """The journal, newest first."""
 
+    async def proposals(
+        self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
+    ) -> tuple[Proposal, ...]:
+        """Plans that wait, or waited, for a person; newest first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
@@ -59,6 +66,8 @@ class Sight:
     """Newest first, those that are gone too."""
     decisions: tuple[Decision, ...] = ()
     """Newest first."""
+    proposals: tuple[Proposal, ...] = ()
+    """Newest first, those that were decided too."""
 
     def advice(self, pool: PoolId) -> PoolAdvice | None:
         """What the rule says of a pool."""
@@ -101,6 +110,7 @@ class Eyes:
         status = await self._fleet.status()
         instances = await self._fleet.instances(with_gone=True, limit=INSTANCES)
         decisions = await self._fleet.decisions(limit=DECISIONS)
+        proposals = await self._fleet.proposals(only_waiting=False, limit=PROPOSALS)
         age_s = None if self._report is None else self._clock.now() - self._heard_at
         return Sight(
             at=self._clock.wall(),
@@ -109,6 +119,7 @@ class Eyes:
             report_age_s=age_s,
             instances=instances,
             decisions=decisions,
+            proposals=proposals,
         )
 
     async def _read_report(self) -> None:

@@ -1,6 +1,7 @@
 """Wakes, one after the other: a model decides, and how that ends says when it may decide again."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from astraflow.contract.maintenance import Budget, MaintainerMode, MaintainerState
@@ -13,8 +14,10 @@ from maintainer.deciding import Conversation, Decided, Ending
 from maintainer.llm.base import Llm
 from maintainer.observation import Signal
 from maintainer.recording import Recorder
+from maintainer.toolbox.changes import Done
 from maintainer.toolbox.toolbox import Toolbox
 from maintainer.transcript import Kind
+from maintainer.unsettled import Unsettled
 
 log = get_logger()
 
@@ -57,6 +60,10 @@ class Wakes:
         """When that began, Unix seconds."""
         self.woken_by: tuple[str, ...] = ()
         self.failed_in_a_row = 0
+        self._done: Sequence[Done] = ()
+        """What the latest has done so far."""
+        self._is_noted = True
+        """Whether whoever comes next was told of it."""
 
     async def record(self, kind: Kind, body: Mapping[str, Any]) -> None:
         """Write down something of the latest wake."""
@@ -67,9 +74,20 @@ class Wakes:
         if not self._attention.is_resting or self.state is MaintainerState.STOPPED:
             self.state = MaintainerState.SLEEPING
 
+    async def resume(self, unsettled: Unsettled) -> None:
+        """End the wake that the process before was in when it ended, if it was in one."""
+        wake = unsettled.wake
+        if not wake:
+            return
+        await self._aftermath.resume(wake, tuple(unsettled.done))
+        await self._recorder.record(Kind.SLEEP, self._sums("cut_off"), wake)
+
     async def stop(self) -> None:
         """People cut it short."""
         self._budgets.end()
+        if not self._is_noted:
+            reason = "people stopped this wake"
+            await self._aftermath.note(self._done, wake=self.last, words="", otherwise=reason)
         await self.record(Kind.SLEEP, self._sums("stopped"))
         self.state = MaintainerState.STOPPED
 
@@ -86,12 +104,14 @@ class Wakes:
         opening: the first message, asked for once the budget of the wake is open. toolbox: of the wake of that name.
         """
         self._budgets.begin()
+        self._done, self._is_noted = (), False
         self.last = f"w-{int(self._clock.wall() * 1000):012x}"
         self.last_at, self.woken_by = self._clock.wall(), tuple(signal.kind.value for signal in signals)
         self.state = MaintainerState.AWAKE
         told = [{"signal": one.kind.value, "pool": one.pool, "value": one.value} for one in signals]
         await self.record(Kind.WAKE, {"signals": told, "mode": mode.value})
         tools = toolbox(self.last)
+        self._done = tools.done
         conversation = Conversation(
             self._llm,
             tools,
@@ -103,6 +123,7 @@ class Wakes:
         decided = await conversation.run(opening())
         await self._settle(decided, signals)
         await self._aftermath.note(tools.done, wake=self.last, words=decided.note)
+        self._is_noted = True
         await self.record(Kind.SLEEP, self._sums(decided.ending.value))
         self._budgets.end()
         return decided
@@ -116,8 +137,9 @@ class Wakes:
         body = {"scope": spent.scope, "unit": spent.unit, "used": spent.used, "limit": spent.limit}
         await self.record(Kind.BUDGET, body)
         until = "the next day (UTC)" if is_day else "its next look"
+        how = "is spent" if spent.used >= spent.limit else "allows no further turn"
         text = (
-            f"the maintainer's budget of a {spent.scope} is spent ({spent.unit}: {spent.used:g} of {spent.limit:g}); "
+            f"the maintainer's budget of a {spent.scope} {how} ({spent.unit}: {spent.used:g} of {spent.limit:g}); "
             f"it sleeps until {until}, the rule carries on"
         )
         today = int(self._clock.wall() // DAY_S)
@@ -129,11 +151,9 @@ class Wakes:
             case Ending.DONE:
                 self.failed_in_a_row = 0
                 self._aftermath.is_well("model")
-                self._aftermath.outcomes.clear()
                 self._attention.woke(signals)
                 self.state = MaintainerState.SLEEPING
             case Ending.OVER_BUDGET if decided.spent is not None:
-                self._aftermath.outcomes.clear()
                 self._attention.woke(signals)
                 await self.over_budget(decided.spent)
             case _:
@@ -151,8 +171,10 @@ class Wakes:
             "failure": problem.failure.value,
             "problem": str(problem),
             "rest_s": rest_s,
-            "usage": {} if usage is None else {"input": usage.total - usage.output, "output": usage.output},
+            "usage": asdict(usage) if usage is not None else {},
             "usd": self._llm.usd(usage) if usage is not None else 0.0,
+            "is_estimated": problem.is_estimated,
+            "said": problem.said,
         }
         await self.record(Kind.FAILURE, body)
         log.warning("model_failed", failure=problem.failure.value, problem=str(problem), rest_s=rest_s)

@@ -91,7 +91,8 @@ class FleetPlaneClient:
     async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
         """Do what was planned. Machines start and end after the answer; `instances` shows them.
 
-        Raises: NotPermitted with what the guard says, Conflict when the pool has changed since or the plan expired.
+        Raises: PlanRefused with what the guard says; NotPermitted; Conflict when the pool has changed since, or for a
+        plan that expired.
         """
         request = pb.ApplyPlanRequest(
             plan=plan, idempotency_key=key, approver=encode_actor(approver) if approver is not None else None

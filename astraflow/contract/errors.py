@@ -4,6 +4,7 @@ AstraFlowError
 ├── InvalidInput          fix what was sent; do not retry
 ├── NotAuthenticated      the token is missing or wrong
 ├── NotPermitted          the token is right, the action is not allowed to it
+│   └── PlanRefused       the guard says no to a plan; it has what the guard was told
 ├── RateLimited           asked too often: wait as long as it says, then ask again
 ├── ProtocolMismatch      the peer speaks another version of the protocol: upgrade one of the two
 ├── UnknownNode           the node was forgotten: join again
@@ -33,6 +34,15 @@ class NotAuthenticated(AstraFlowError):
 
 class NotPermitted(AstraFlowError):
     """The caller is known and may not do this."""
+
+
+class PlanRefused(NotPermitted):
+    """The guard does not let a plan be applied, or not by this caller; nothing was done."""
+
+    def __init__(self, message: str, *, guard_json: str = "") -> None:
+        """guard_json: all that the guard was told then, so that it can be asked again."""
+        super().__init__(message)
+        self.guard_json = guard_json
 
 
 class RateLimited(AstraFlowError):

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.causes import Cause
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, PlanRefused
 from astraflow.contract.fleet import (
     Actor,
     Applied,
@@ -230,8 +230,15 @@ def encode_applied(applied: Applied) -> pb.AppliedPlan:
     )
 
 
+def encode_refused(plan: str, problem: PlanRefused) -> pb.AppliedPlan:
+    """What came of a plan that the guard refused -> message."""
+    return pb.AppliedPlan(plan=plan, refusal=str(problem), guard_json=problem.guard_json)
+
+
 def decode_applied(message: pb.AppliedPlan) -> Applied:
-    """Message -> result of a plan."""
+    """Message -> result of a plan. Raises: PlanRefused when the guard said no."""
+    if message.refusal:
+        raise PlanRefused(message.refusal, guard_json=message.guard_json)
     return Applied(
         plan=PlanId(message.plan),
         decision=message.decision,

@@ -40,6 +40,7 @@ class DeskFleet:
         self._liaison = liaison
         self._auditor = auditor
         self._read: tuple[tuple[int, int], tuple[Decision, ...]] = ((0, 0), ())
+        self._proposed: tuple[tuple[int, bool, str, int], tuple[Proposal, ...]] = ((0, False, "", 0), ())
         self.is_away = False
         """As when the service is down: every call raises Unavailable."""
 
@@ -96,6 +97,17 @@ class DeskFleet:
         """Put it before people."""
         self._check()
         return await self._proposals.propose(plan, actor=actor, key=key, reason=reason)
+
+    async def proposals(
+        self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
+    ) -> tuple[Proposal, ...]:
+        """Plans that wait, or waited, for a person; newest first. Read again only when the journal has more."""
+        self._check()
+        page = (self._fleet.ledger.next_decision, only_waiting, before or "", limit)
+        if self._proposed[0] != page:
+            found, _ = await self._proposals.page(only_waiting=only_waiting, before=before or "", limit=limit)
+            self._proposed = (page, found)
+        return tuple(self._proposals.now(proposal) for proposal in self._proposed[1])
 
     async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Take no node away for so long."""

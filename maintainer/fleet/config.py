@@ -82,6 +82,8 @@ class EnvelopeConfig(Config):
     """An older report of dataflow is no ground for taking a node away."""
     hold_s: float = Field(default=600.0, ge=0)
     """Who gives a pool more nodes than the rule wants has it held for so long after they can work; 0: never."""
+    rejected_s: float = Field(default=3600.0, ge=0, le=86400)
+    """After a person rejected a plan, agents are refused the same, or more of it, for so long; 0: not at all."""
 
 
 class TimesConfig(Config):
@@ -169,6 +171,7 @@ class FleetConfig(Config):
             changes_per_hour=self.envelope.changes_per_hour,
             stale_after_s=self.envelope.stale_after_s,
             hold_s=self.envelope.hold_s,
+            rejected_s=self.envelope.rejected_s,
             usd_per_hour_max=self.budget.usd_per_hour_max,
             usd_per_day_max=self.budget.usd_per_day_max,
         )

@@ -8,7 +8,7 @@ between.
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.errors import Conflict, InvalidInput, PlanRefused
 from astraflow.contract.fleet import (
     Actor,
     Applied,
@@ -25,8 +25,9 @@ from astraflow.contract.fleet import (
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import Proposal
 from maintainer.fleet.applying import Applying, applied
+from maintainer.fleet.consent import Application, may_approve
 from maintainer.fleet.fleet import Fleet
-from maintainer.fleet.guard import LONGEST_HOLD_S, may_approve, of_applier, verdict
+from maintainer.fleet.guard import LONGEST_HOLD_S, verdict
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.plans import Plans
 from maintainer.fleet.providers.base import Quote
@@ -53,7 +54,7 @@ class Desk:
 
         approver: who agrees, where the plan needs that. applier: who applies it; the approver when not said, else
         whoever made it.
-        Raises: NotPermitted with what the guard says, or for somebody else's plan; Conflict when the pool has changed
+        Raises: PlanRefused with what the guard says, or for somebody else's plan; Conflict when the pool has changed
         since, the plan expired or is not known (any more), or the key was used for something else.
         """
         async with self._replies.turn:
@@ -112,27 +113,30 @@ class Desk:
         self, plan: Plan, quote: Quote, *, key: str, asked: str, approver: Actor | None, applier: Actor
     ) -> Applied:
 
-        def decide(ledger: Ledger) -> tuple[Changes, Applied | NotPermitted]:
+        def decide(ledger: Ledger) -> tuple[Changes, Applied | PlanRefused]:
             pool = self._fleet.pool(plan.request.pool)
             if pool.version != plan.observed_version:
                 raise Conflict(
                     f"pool {pool.spec.id} has changed since plan {plan.id} was made (version {pool.version}, "
                     f"planned for {plan.observed_version}): plan again"
                 )
-            judged = self.plans.judged(plan.request, pool, quote)
-            findings = (
-                *judged.findings,
-                *of_applier(plan.request.actor, applier, pool=pool.spec.id, mode=self._fleet.agents_mode),
+            application = Application(
+                applier=applier, mode=self._fleet.agents_mode, is_proposed=plan.id in ledger.waiting
             )
-            objection = _objection(plan, findings, approver, is_proposed=plan.id in ledger.waiting)
+            judged = self.plans.judged(plan.request, pool, quote)
+            evidence = replace(judged.evidence, application=application)
+            findings = evidence.findings()
+            objection = _objection(plan, findings, approver)
             if objection:
-                return self._refusal(plan, objection, applier, findings, key), NotPermitted(objection)
+                refused = PlanRefused(objection, guard_json=evidence.to_json())
+                return self._refusal(plan, objection, applier, findings, key), refused
+            judged = replace(judged, evidence=evidence)
             return self._applying.changes(
                 plan, pool, judged, quote, key=key, asked=asked, approver=approver, applier=applier
             )
 
         result = await self._fleet.ledger.change(decide)
-        if isinstance(result, NotPermitted):
+        if isinstance(result, PlanRefused):
             raise result
         return result
 
@@ -214,12 +218,10 @@ class Desk:
             return await self._fleet.ledger.change(decide)
 
 
-def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None, *, is_proposed: bool) -> str:
+def _objection(plan: Plan, findings: tuple[Finding, ...], approver: Actor | None) -> str:
     """Why the plan may not be applied; empty when it may."""
     said = verdict(findings)
     hardest = "; ".join(finding.message for finding in findings if finding.verdict is said)
-    if is_proposed and said is Verdict.ALLOWED:
-        said, hardest = Verdict.NEEDS_APPROVAL, "it was put before a person"
     if said is Verdict.REFUSED:
         return hardest
     if said is Verdict.NEEDS_APPROVAL and approver is None:

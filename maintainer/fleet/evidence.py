@@ -11,7 +11,9 @@ from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role
 from astraflow.contract.ids import PoolId
-from maintainer.fleet.guard import Limits, Proposal, Situation, judge
+from astraflow.contract.maintenance import MaintainerMode
+from maintainer.fleet.consent import Application, of_applier
+from maintainer.fleet.guard import Limits, Proposal, Rejection, Situation, judge
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "usd_per_hour_max", "usd_per_day_max")
 _SITUATION = (
@@ -28,10 +30,15 @@ class Evidence:
     situation: Situation
     proposal: Proposal
     limits: Limits
+    application: Application | None = None
+    """Who applies it; None while it is a plan only."""
 
     def findings(self) -> tuple[Finding, ...]:
         """What the guard of today says."""
-        return judge(self.situation, self.proposal, self.limits)
+        found = judge(self.situation, self.proposal, self.limits)
+        if self.application is None:
+            return found
+        return found + of_applier(self.proposal.actor, self.application, pool=self.situation.spec.id)
 
     def to_json(self) -> str:
         """As it travels and is kept."""
@@ -51,13 +58,15 @@ class Evidence:
                     **{name: getattr(proposal, name) for name in _PROPOSAL},
                 },
                 "limits": asdict(self.limits),
+                "rejected": [asdict(one) for one in situation.rejected],
+                "application": _application_json(self.application),
             },
             separators=(",", ":"),
         )
 
     @classmethod
     def parse(cls, text: str) -> "Evidence":
-        """What `to_json` made. Raises: InvalidInput."""
+        """What `to_json` made; what a guard of old was not told is not there. Raises: InvalidInput."""
         try:
             said = json.loads(text)
             asked = said["proposal"]
@@ -68,6 +77,7 @@ class Evidence:
                     instances=_instances(said["instances"], pool),
                     changed_at=tuple(said["changed_at"]),
                     kill=KillScope(said["kill"]),
+                    rejected=tuple(_rejection(one) for one in said.get("rejected", ())),
                     **{name: said[name] for name in _SITUATION},
                 ),
                 proposal=Proposal(
@@ -76,9 +86,37 @@ class Evidence:
                     **{name: asked[name] for name in _PROPOSAL},
                 ),
                 limits=Limits(**said["limits"]),
+                application=_application(said.get("application")),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as problem:
             raise InvalidInput(f"this is not what the guard was told: {problem!r}") from None
+
+
+def _rejection(said: dict[str, Any]) -> Rejection:
+    return Rejection(**said | {"retire": tuple(LaunchId(launch) for launch in said["retire"])})
+
+
+def _application_json(application: Application | None) -> dict[str, Any] | None:
+    if application is None:
+        return None
+    applier, mode = application.applier, application.mode
+    return {
+        "applier": applier.name,
+        "role": applier.role.value,
+        "pool": applier.pool,
+        "mode": mode.value if mode is not None else None,
+        "is_proposed": application.is_proposed,
+    }
+
+
+def _application(said: dict[str, Any] | None) -> Application | None:
+    if said is None:
+        return None
+    return Application(
+        applier=Actor(name=said["applier"], role=Role(said["role"]), pool=said["pool"]),
+        mode=MaintainerMode(said["mode"]) if said["mode"] is not None else None,
+        is_proposed=said["is_proposed"],
+    )
 
 
 def _instances(states: dict[str, Any], pool: PoolId) -> tuple[Instance, ...]:

@@ -27,7 +27,7 @@ from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.departures import leaving, losses
-from maintainer.fleet.guard import Limits, Situation
+from maintainer.fleet.guard import Limits, Rejection, Situation
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, counts
 from maintainer.fleet.lifecycle import COUNTED, STARTING, Sight
@@ -139,6 +139,16 @@ class Fleet:
             usd_today=spending.today(of_pool, now=now),
             fleet_usd_per_hour=spending.rate(everything),
             fleet_usd_today=spending.today(everything, now=now),
+            rejected=self._rejected(spec.id, now),
+        )
+
+    def _rejected(self, pool: PoolId, now: float) -> tuple[Rejection, ...]:
+        """What people said no to lately."""
+        within_s = self.limits.rejected_s
+        return tuple(
+            Rejection(at=one.decided_at, target=one.plan.target, retire=one.plan.request.retire)
+            for one in self.ledger.rejected.values()
+            if one.plan.request.pool == pool and one.decided_at is not None and now - one.decided_at < within_s
         )
 
     def rule_target(self, pool: PoolId) -> int | None:

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from astraflow.contract.advice import Mode
-from astraflow.contract.fleet import Actor, Finding, Instance, InstanceState, KillScope, PoolSpec, Role, Verdict
-from astraflow.contract.maintenance import MaintainerMode
+from astraflow.contract.fleet import (
+    Actor,
+    Finding,
+    Instance,
+    InstanceState,
+    KillScope,
+    LaunchId,
+    PoolSpec,
+    Role,
+    Verdict,
+)
 from maintainer.fleet.lifecycle import ALIVE, COUNTED
 
 PEOPLE = (Role.OPERATOR, Role.ADMIN)
@@ -33,10 +42,22 @@ class Limits:
     """An older report is no ground for taking a node away."""
     hold_s: float = 600.0
     """A pool that got more nodes than the rule wants is held for so long after they can work."""
+    rejected_s: float = 3600.0
+    """For so long agents are refused what a person rejected."""
     usd_per_hour_max: float | None = None
     """Of all pools together."""
     usd_per_day_max: float | None = None
     """Of all pools together, of a day in UTC."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """An agent's plan for the pool that a person said no to."""
+
+    at: float
+    target: int
+    retire: tuple[LaunchId, ...] = ()
+    """The nodes that it named; empty for one that was about the pool's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +83,8 @@ class Situation:
     usd_today: float
     fleet_usd_per_hour: float
     fleet_usd_today: float
+    rejected: tuple[Rejection, ...] = ()
+    """Within `Limits.rejected_s`."""
 
     @property
     def size(self) -> int:
@@ -91,6 +114,7 @@ def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Fin
         *_bounds(situation, proposal),
         *_budgets(situation, proposal, limits),
         *_pace(situation, proposal, limits),
+        *_rejected(situation, proposal, limits),
         *_departures(situation, proposal, limits),
         *_undone(situation, proposal),
         *_envelope(situation, proposal, limits),
@@ -101,45 +125,6 @@ def verdict(findings: tuple[Finding, ...]) -> Verdict:
     """The hardest of the findings."""
     found = {finding.verdict for finding in findings}
     return next((hard for hard in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if hard in found), Verdict.ALLOWED)
-
-
-def may_approve(planner: Actor, approver: Actor, *, pool: str) -> bool:
-    """Whether `approver` may agree to what `planner` planned for this pool outside the envelope.
-
-    Nobody agrees to their own plan but an admin, models and the rule agree to nothing, and who acts for another pool
-    agrees to nothing here.
-    """
-    if approver.pool not in ("", pool):
-        return False
-    if approver.role is Role.ADMIN:
-        return True
-    return approver.role is Role.OPERATOR and planner.role not in PEOPLE
-
-
-def may_apply(planner: Actor, applier: Actor) -> bool:
-    """Whether somebody may carry out what `planner` planned: their own, or as a person of no lower role.
-
-    Otherwise a plan that only an admin may make would be applied by whoever learns its id.
-    """
-    roles = list(Role)
-    is_above = applier.role in PEOPLE and roles.index(applier.role) >= roles.index(planner.role)
-    return (applier.name, applier.role) == (planner.name, planner.role) or is_above
-
-
-def of_applier(planner: Actor, applier: Actor, *, pool: str, mode: MaintainerMode | None) -> tuple[Finding, ...]:
-    """What speaks against that this one applies the plan, whatever is in it.
-
-    pool: that the plan is for. mode: how far agents may go; None for as far as the pool lets them.
-    """
-    if applier.pool not in ("", pool):
-        message = f"the plan is for pool {pool}, and {applier.name} acts on pool {applier.pool} only"
-        return (_refused("scope", message),)
-    if not may_apply(planner, applier):
-        message = f"the plan is {planner.name}'s ({planner.role.value}): they apply it, or a person of no lower role"
-        return (_refused("planner", f"{message}; {applier.name} has the role {applier.role.value}"),)
-    if applier.role is Role.AGENT and mode is not None and mode is not MaintainerMode.AUTO:
-        return (_unapproved("maintainer_mode", f"agents are in mode {mode.value}: a person applies this"),)
-    return ()
 
 
 def is_replacement(situation: Situation, proposal: Proposal) -> bool:
@@ -172,39 +157,39 @@ def hold_s(situation: Situation, proposal: Proposal, limits: Limits, *, launch_d
 def _switches(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
     role, mode = proposal.actor.role, situation.spec.mode
     if situation.kill is KillScope.ALL:
-        yield _refused("kill_switch", "the kill switch is on for everybody: an admin turns it off")
+        yield refused("kill_switch", "the kill switch is on for everybody: an admin turns it off")
     if situation.kill is KillScope.AGENTS and role is Role.AGENT:
-        yield _refused("kill_switch", "the kill switch is on for agents: do not try again until a person turns it off")
+        yield refused("kill_switch", "the kill switch is on for agents: do not try again until a person turns it off")
     if role in PEOPLE:
         return
     if mode is Mode.OFF:
-        yield _refused("mode", f"pool {situation.spec.id} is off: only people change it")
+        yield refused("mode", f"pool {situation.spec.id} is off: only people change it")
     is_free = mode is Mode.ON or (mode is Mode.UP_ONLY and not proposal.victims)
     if mode is not Mode.OFF and not is_free:
-        yield _unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}: a person approves this")
+        yield unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}: a person approves this")
 
 
 def _scope(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
     own = {instance.id for instance in situation.instances if instance.state in ALIVE}
     strangers = [victim.id for victim in proposal.victims if victim.id not in own]
     if strangers:
-        yield _refused("scope", f"{strangers[0]} is no living instance of pool {situation.spec.id}")
+        yield refused("scope", f"{strangers[0]} is no living instance of pool {situation.spec.id}")
     if proposal.is_kill and proposal.actor.role is not Role.ADMIN:
-        yield _refused("kill", "ending nodes without a drain is for admins: plan without it")
+        yield refused("kill", "ending nodes without a drain is for admins: plan without it")
 
 
 def _bounds(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
     spec = situation.spec
     if proposal.target > spec.max_nodes and proposal.target >= situation.size:  # on the way back in it may pass
         message = f"{proposal.target} nodes are more than the {spec.max_nodes} allowed"
-        yield _refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
+        yield refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
     if proposal.target < spec.min_nodes and proposal.target <= situation.size:
         message = f"{proposal.target} nodes are fewer than the {spec.min_nodes} that are to stay"
-        yield _refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
+        yield refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
     if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
         left_s = situation.breaker_until - situation.now
         message = f"launches failed lately: the next is tried in {left_s:.0f} s, or in another pool"
-        yield _refused("breaker", message, left_s=left_s)
+        yield refused("breaker", message, left_s=left_s)
 
 
 def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -218,7 +203,7 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
     for code, usd, most in rates:
         if most is not None and usd > most + 1e-9:
             message = f"it would cost {usd:.2f} $/h, and {most:.2f} are allowed"
-            yield _refused(code, message, usd_per_hour=usd, limit=most)
+            yield refused(code, message, usd_per_hour=usd, limit=most)
     # What a day may cost is bound by what it has cost and what the next hour would.
     days = (
         ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
@@ -231,7 +216,7 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
     for code, usd, most in days:
         if most is not None and usd > most + 1e-9:
             message = f"with the next hour today would cost {usd:.2f} $, and {most:.2f} are allowed"
-            yield _refused(code, message, usd=usd, limit=most)
+            yield refused(code, message, usd=usd, limit=most)
 
 
 def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -242,7 +227,7 @@ def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[
     """
     if is_replacement(situation, proposal) or proposal.actor.role is Role.RULE:
         return
-    found = _unapproved if proposal.actor.role in PEOPLE else _refused
+    found = unapproved if proposal.actor.role in PEOPLE else refused
     lately = [at for at in situation.changed_at if situation.now - at < HOUR_S]
     if len(lately) >= limits.changes_per_hour:
         left_s = HOUR_S - (situation.now - lately[-limits.changes_per_hour])
@@ -254,23 +239,53 @@ def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[
         yield found("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
 
+def _rejected(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+    """A person has said no: an agent that asks again, for as much or more, looks for a way around them.
+
+    The rule goes on: it was not asked.
+    """
+    if proposal.actor.role is not Role.AGENT or is_replacement(situation, proposal):
+        return
+    found = [
+        one
+        for one in situation.rejected
+        if situation.now - one.at < limits.rejected_s and _is_again(situation, proposal, one)
+    ]
+    if found:
+        left_s = limits.rejected_s - (situation.now - max(one.at for one in found))
+        message = f"a person rejected this: not again for {left_s:.0f} s, unless people do it themselves"
+        yield refused("rejected", message, left_s=left_s)
+
+
+def _is_again(situation: Situation, proposal: Proposal, rejection: Rejection) -> bool:
+    """Whether it is what was rejected, or goes further the same way."""
+    if rejection.retire or proposal.is_named:
+        victims = {victim.id for victim in proposal.victims}
+        return proposal.is_named and bool(rejection.retire) and victims >= set(rejection.retire)
+    if proposal.target == rejection.target:
+        return True
+    if rejection.target > situation.size:
+        return proposal.target > rejection.target
+    return rejection.target < situation.size and proposal.target < rejection.target
+
+
 def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
     if not proposal.victims:
         return
     if situation.hold_until is not None and situation.now < situation.hold_until:
         left_s = situation.hold_until - situation.now
         message = f"no node is taken away for another {left_s:.0f} s: somebody holds the pool"
-        yield _refused("hold", message, left_s=left_s, victims=len(proposal.victims))
+        yield refused("hold", message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
     leaving = {victim.id for victim in proposal.victims}
     is_last = bool(ready) and ready <= leaving
     if is_last and not proposal.is_kill:
-        yield _refused("last_ready", "it would take the last node that works", ready=len(ready))
+        yield refused("last_ready", "it would take the last node that works", ready=len(ready))
     age_s = situation.report_age_s
     if proposal.actor.role not in PEOPLE and (age_s is None or age_s > limits.stale_after_s):
         heard = "nothing was heard" if age_s is None else f"the last report is {age_s:.0f} s old"
         numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
-        yield _refused("stale", f"no node goes while dataflow is not heard ({heard})", **numbers)
+        yield refused("stale", f"no node goes while dataflow is not heard ({heard})", **numbers)
 
 
 def _undone(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
@@ -283,7 +298,7 @@ def _undone(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
         f"the rule wants {rule} nodes and would order them again: name the nodes that are to go, or have a person set "
         "the pool's bounds or mode"
     )
-    yield _refused("undone", message, target=proposal.target, rule_target=rule)
+    yield refused("undone", message, target=proposal.target, rule_target=rule)
 
 
 def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
@@ -294,14 +309,16 @@ def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Itera
     if abs(proposal.target - rule) > room:
         whose = "the rule's" if situation.rule_target is not None else "today's size (the rule says nothing) of"
         message = f"a target of {proposal.target} is more than {room:g} nodes from {whose} {rule}: a person approves it"
-        yield _unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=room)
+        yield unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=room)
 
 
-def _refused(code: str, message: str, **numbers: float) -> Finding:
+def refused(code: str, message: str, **numbers: float) -> Finding:
+    """It may not be done."""
     return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
 
 
-def _unapproved(code: str, message: str, **numbers: float) -> Finding:
+def unapproved(code: str, message: str, **numbers: float) -> Finding:
+    """A person has to agree."""
     return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
 
 

@@ -39,6 +39,8 @@ from maintainer.fleet.tables import (
 T = TypeVar("T")
 log = get_logger()
 
+REJECTED_S = 86400.0
+"""How long a person's no is remembered at most."""
 SPENT_S = 26 * 3600.0
 """What has been gone for longer costs nothing today, in any time zone: it is not kept in memory."""
 
@@ -59,6 +61,8 @@ class Ledger:
         """None until people have told the maintainer anything."""
         self.waiting: dict[PlanId, Proposal] = {}
         """Proposals that nobody has decided on."""
+        self.rejected: dict[PlanId, Proposal] = {}
+        """Those that people said no to within a day."""
         self.next_decision = 1
         self._epoch: int | None = None
 
@@ -152,6 +156,10 @@ class Ledger:
         self.order = rows.order(order) if order is not None else None
         undecided = select(ProposalRow).where(ProposalRow.state == ProposalState.WAITING.value)
         self.waiting = {proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(undecided).all())}
+        refused = select(ProposalRow).where(
+            ProposalRow.state == ProposalState.REJECTED.value, col(ProposalRow.decided_at) > now - REJECTED_S
+        )
+        self.rejected = {proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(refused).all())}
         self.next_decision = (session.exec(select(func.max(DecisionRow.ordinal))).one() or 0) + 1
 
     def _show(self, changes: "Changes") -> None:
@@ -166,8 +174,15 @@ class Ledger:
             self.waiting.pop(proposal.plan.id, None)
             if proposal.state is ProposalState.WAITING:
                 self.waiting[proposal.plan.id] = proposal
+            if proposal.state is ProposalState.REJECTED:
+                self._reject(proposal)
         self.next_decision += len(changes.decisions)
         self._forget_long_gone(max((record.instance.gone_at or 0.0 for record in changes.records), default=0.0))
+
+    def _reject(self, proposal: Proposal) -> None:
+        since = (proposal.decided_at or 0.0) - REJECTED_S
+        self.rejected = {key: one for key, one in self.rejected.items() if (one.decided_at or 0.0) > since}
+        self.rejected[proposal.plan.id] = proposal
 
     def _forget_long_gone(self, now: float) -> None:
         old = [key for key, record in self.records.items() if (record.instance.gone_at or now) < now - SPENT_S]

@@ -20,6 +20,8 @@ class Proposals:
     async def propose(self, plan_id: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
         """Put a plan before people; it is good for longer then. Of the same pool, it takes the place of the last one.
 
+        One that would do the same as one that waits is put before nobody: a person may be reading that, and it is what
+        is returned.
         Raises: Conflict for a plan that is not known any more; NotPermitted for one that the guard refuses anyway, or
         that is somebody else's.
         """
@@ -30,8 +32,10 @@ class Proposals:
             raise NotPermitted("; ".join(finding.message for finding in plan.findings))
         if plan.request.actor != actor:
             raise NotPermitted(f"plan {plan_id} is of {plan.request.actor.name}: only they can propose it")
-        if plan_id not in self._fleet.ledger.waiting:
-            await self._propose(plan, actor=actor, key=key, reason=reason)
+        equal = self._equal(plan)
+        if equal is not None:
+            return equal
+        await self._propose(plan, actor=actor, key=key, reason=reason)
         return self._fleet.ledger.waiting[plan_id]
 
     async def reject(self, plan_id: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
@@ -78,6 +82,13 @@ class Proposals:
             return replace(proposal, state=ProposalState.OVERTAKEN)
         return proposal
 
+    def _equal(self, plan: Plan) -> Proposal | None:
+        """Of those that can still be decided, the one that asks for the same."""
+        for known in self._fleet.ledger.waiting.values():
+            if _asked(known.plan) == _asked(plan) and self.now(known).state is ProposalState.WAITING:
+                return known
+        return None
+
     async def _propose(self, plan: Plan, *, actor: Actor, key: str, reason: str) -> None:
         now = self._fleet.clock.wall()
         longer = self._desk.plans.extend(plan.id, until=now + self._fleet.config.times.proposal_s)
@@ -102,3 +113,9 @@ class Proposals:
         return replace(
             proposal, state=state, decided_at=self._fleet.clock.wall(), decided_by=by, decision_reason=reason
         )
+
+
+def _asked(plan: Plan) -> tuple[object, ...]:
+    """Equal for plans of which people need to see one."""
+    request = plan.request
+    return request.pool, request.actor, request.is_kill, plan.target, frozenset(request.retire)

@@ -6,7 +6,7 @@ from typing import Any
 
 from astraflow.access import callers
 from astraflow.access.callers import current_caller
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
 from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, Role
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import MaintainerMode
@@ -21,6 +21,7 @@ from astraflow.wire.codec_fleet import (
     encode_loss,
     encode_plan,
     encode_pool,
+    encode_refused,
     encode_status,
 )
 from astraflow.wire.codec_maintenance import (
@@ -89,9 +90,12 @@ class FleetPlaneServicer(Base):
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
         approver = _own(decode_actor(request.approver)) if request.HasField("approver") else None
-        applied = await self._desk.apply(
-            PlanId(request.plan), key=request.idempotency_key, approver=approver, applier=approver or _holder()
-        )
+        try:
+            applied = await self._desk.apply(
+                PlanId(request.plan), key=request.idempotency_key, approver=approver, applier=approver or _holder()
+            )
+        except PlanRefused as problem:
+            return encode_refused(request.plan, problem)
         self._on_change()
         return encode_applied(applied)
 

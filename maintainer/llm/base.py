@@ -1,12 +1,15 @@
 """The port of a model: one turn of a conversation with tools. Adapters keep nothing between turns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.values import Json
+
+MOST_HEARD = 4000
+"""Characters that are kept of an answer that was none."""
 
 
 class Failure(Enum):
@@ -44,6 +47,10 @@ class ModelFailed(AstraFlowError):
         """What the service asks for."""
         self.usage: Usage | None = None
         """What the failed turn has used, where that is known."""
+        self.is_estimated = False
+        """Whether that is a guess: the service did not say."""
+        self.said = ""
+        """What came of an answer, cut to a few thousand characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +108,23 @@ class ToolSpec:
     """Strict."""
 
 
+@dataclass(slots=True)
+class Heard:
+    """What has come of an answer so far. An adapter writes it down while it listens, as its turn may be cut short."""
+
+    usage: "Usage | None" = None
+    """As the service has counted it up to now; None while it has said nothing of it."""
+    text: str = ""
+    """What the model wrote, of whatever kind, cut to `MOST_HEARD` characters: data, and no answer."""
+    characters: int = 0
+    """All of them."""
+
+    def add(self, text: str) -> None:
+        """It wrote more."""
+        self.characters += len(text)
+        self.text += text[: max(0, MOST_HEARD - len(self.text))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A conversation so far. `system` and `tools` are the same in every wake, so that they are cached."""
@@ -111,6 +135,8 @@ class Request:
     max_tokens: int
     """Of the answer."""
     timeout_s: float
+    heard: Heard = field(default_factory=Heard, compare=False)
+    """Where its answer is written down as it comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

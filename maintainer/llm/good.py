@@ -103,8 +103,15 @@ def _unaffordable(talk: Talk, signal: Mapping[str, Any], pool: Mapping[str, Any]
 
 def _has_room(pool: Mapping[str, Any]) -> bool:
     """Whether nodes may be added without a person: the guard allows a few beyond the rule's target."""
+    if _is_before_people(pool):
+        return False
     rule = pool["rule_target"] if pool["rule_target"] is not None else _there(pool)
     return bool(_there(pool) < min(pool["max_nodes"], rule + MOST_MOVED))
+
+
+def _is_before_people(pool: Mapping[str, Any]) -> bool:
+    """Whether a plan for it waits for a person, or was rejected lately."""
+    return pool["proposal_state"] in ("waiting", "rejected")
 
 
 def _has_moved(talk: Talk) -> bool:
@@ -157,7 +164,7 @@ def _other(talk: Talk, pool: Mapping[str, Any]) -> dict[str, Any] | None:
 def _retired(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
     """Slow nodes go when they have been looked at, are not the last, and the rule does not see to it by itself."""
     pool = talk.pool(signal["pool"])
-    if pool is None or pool["nodes"].get("ready", 0) <= MOST_MOVED or not _waits(talk):
+    if pool is None or pool["nodes"].get("ready", 0) <= MOST_MOVED or not _waits(talk) or _is_before_people(pool):
         return None
     if {"replacing", "retiring"} & set(pool["rule_reasons"]):
         return None

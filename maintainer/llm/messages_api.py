@@ -101,7 +101,9 @@ class MessagesApi:
             async with self._client.messages.stream(**self._asked(request)) as stream:
                 async for event in stream:
                     if event.type in ("message_start", "message_delta"):
-                        usage = usage_of(stream.current_message_snapshot.usage)
+                        usage = request.heard.usage = usage_of(stream.current_message_snapshot.usage)
+                    elif event.type == "content_block_delta":
+                        request.heard.add(_written(event.delta))
                 message = stream.current_message_snapshot
         except anthropic.APIStatusError as problem:
             raise _with(usage, _of_status(problem)) from None
@@ -153,6 +155,14 @@ class MessagesApi:
                 return Reply(parts=tuple(_part(block) for block in message.content), usage=usage, model=message.model)
             case _:
                 raise _with(usage, ModelFailed(Failure.GARBAGE, "the answer ended in a way that is not known"))
+
+
+def _written(delta: Any) -> str:
+    """What a piece of an answer adds: text, arguments of a tool, thoughts."""
+    for name in ("text", "partial_json", "thinking"):
+        if isinstance(found := getattr(delta, name, None), str):
+            return found
+    return ""
 
 
 def usage_of(usage: Any) -> Usage:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from astraflow.contract.errors import Conflict, NotPermitted
+from astraflow.contract.errors import Conflict, NotPermitted, PlanRefused
 from astraflow.contract.fleet import Actor, Applied, Decision, LaunchId, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import MaintainerMode, MaintainerOrders
@@ -40,6 +40,22 @@ class Done:
     """For people."""
     plan: Plan | None = None
     decision: int | None = None
+    is_news: bool = True
+    """False for what people have before them already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of applying a plan."""
+
+    outcome: outputs.Outcome
+    message: str
+    """For people."""
+    applied: Applied | None = None
+    guard_json: str = ""
+    """What the guard was told then; empty where it was not asked."""
+    proposal: str = ""
+    """The plan that waits for a person: this one, or an earlier one that asks for the same."""
 
 
 class Changes:
@@ -96,23 +112,12 @@ class Changes:
         plan = self._plans.get(PlanId.known(asked.plan_id))
         if plan is None:
             raise Refused("unknown_plan")
-        mode, key = self._orders().mode, f"{self._scope}:{asked.idempotency_key}"
-        outcome: outputs.Outcome = "refused"
-        applied: Applied | None = None
-        message = "; ".join(finding.message for finding in plan.findings)
-        try:
-            if mode is MaintainerMode.SHADOW:
-                outcome = "recorded"
-            elif plan.verdict is not Verdict.REFUSED:
-                outcome, applied = await self._carry_out(plan, key, mode)
-        except NotPermitted as problem:
-            message = str(problem)
-        except Conflict as problem:
-            outcome, message = "conflict", str(problem)
-        await self._note_action(plan, outcome, applied, key=key, message=message)
+        key = f"{self._scope}:{asked.idempotency_key}"
+        came = await self._came_of(plan, key, self._orders().mode)
+        applied = came.applied
         return outputs.ApplyOutput(
             plan_id=plan.id,
-            outcome=outcome,
+            outcome=came.outcome,
             launched=len(applied.launched) if applied is not None else 0,
             retired=len(applied.retired) if applied is not None else 0,
             decision=applied.decision if applied is not None else None,
@@ -146,43 +151,72 @@ class Changes:
             )
         return await self._told("escalate", decision, pool="", message=f"{asked.severity}: {text}")
 
-    async def _carry_out(self, plan: Plan, key: str, mode: MaintainerMode) -> tuple[outputs.Outcome, Applied | None]:
+    async def _came_of(self, plan: Plan, key: str, mode: MaintainerMode) -> Outcome:
+        """Carry it out as far as it may be, and write down what came of it."""
+        findings = "; ".join(finding.message for finding in plan.findings)
+        try:
+            if mode is MaintainerMode.SHADOW:
+                came = Outcome(outcome="recorded", message=findings)
+            elif plan.verdict is Verdict.REFUSED:
+                came = Outcome(outcome="refused", message=findings)
+            else:
+                came = await self._carried_out(plan, key, mode, findings)
+        except PlanRefused as problem:
+            came = Outcome(outcome="refused", message=str(problem), guard_json=problem.guard_json)
+        except NotPermitted as problem:
+            came = Outcome(outcome="refused", message=str(problem))
+        except Conflict as problem:
+            came = Outcome(outcome="conflict", message=str(problem))
+        await self._note_action(plan, came, key=key)
+        return came
+
+    async def _carried_out(self, plan: Plan, key: str, mode: MaintainerMode, findings: str) -> Outcome:
         """Apply what may be applied, and put the rest before people."""
         if mode is MaintainerMode.AUTO and plan.verdict is Verdict.ALLOWED:
-            return "applied", await self._sent("apply", lambda: self._fleet.apply(plan.id, key=key))
+            applied = await self._sent("apply", lambda: self._fleet.apply(plan.id, key=key))
+            return Outcome(outcome="applied", applied=applied, message=applied.message, guard_json=applied.guard_json)
         proposing = self._fleet.propose
         key = f"{self._scope}:propose:{plan.id}"  # twice is once, whatever the model calls it
-        await self._sent("propose", lambda: proposing(plan.id, actor=self._actor, key=key, reason=plan.request.reason))
-        return "proposed", None
+        proposal = await self._sent(
+            "propose", lambda: proposing(plan.id, actor=self._actor, key=key, reason=plan.request.reason)
+        )
+        waits = proposal.plan.id
+        message = findings if waits == plan.id else f"the same waits for a person already, as plan {waits}"
+        return Outcome(outcome="proposed", message=message, proposal=waits)
 
-    async def _note_action(
-        self, plan: Plan, outcome: outputs.Outcome, applied: Applied | None, *, key: str, message: str
-    ) -> None:
-        if applied is not None:
-            message = applied.message
-            await self._record(Kind.VERDICT, verdict_body(plan, "apply", guard_json=applied.guard_json))
+    async def _note_action(self, plan: Plan, came: Outcome, *, key: str) -> None:
+        if came.guard_json:
+            await self._record(Kind.VERDICT, verdict_body(plan, "apply", guard_json=came.guard_json))
+        applied = came.applied
         body = {
             "plan": plan.id,
             "pool": plan.request.pool,
-            "outcome": outcome,
+            "nodes": plan.nodes,
+            "target": plan.target,
+            "launches": plan.launches,
+            "eta_s": plan.eta_s,
+            "outcome": came.outcome,
             "key": key,
-            "message": message,
+            "message": came.message,
             "decision": applied.decision if applied is not None else None,
             "launched": list(applied.launched) if applied is not None else [],
             "retired": list(applied.retired) if applied is not None else [],
+            "proposal": came.proposal,
         }
         await self._record(Kind.ACTION, body)
-        already = any(one.plan is not None and one.plan.id == plan.id and one.outcome == outcome for one in self.done)
+        already = any(
+            one.plan is not None and one.plan.id == plan.id and one.outcome == came.outcome for one in self.done
+        )
         if not already:
-            decision = applied.decision if applied is not None else None
             self.done.append(
                 Done(
                     what="plan",
-                    outcome=outcome,
+                    outcome=came.outcome,
                     pool=plan.request.pool,
-                    message=message or f"from {plan.nodes} to {plan.target} nodes",
+                    message=came.message or f"from {plan.nodes} to {plan.target} nodes",
                     plan=plan,
-                    decision=decision,
+                    decision=applied.decision if applied is not None else None,
+                    is_news=came.proposal in ("", plan.id),
                 )
             )
 

@@ -4,8 +4,9 @@ What one has planned only it applies. Whatever a model says, errors come back as
 nothing here knows how to do anything that is not a tool.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -28,6 +29,11 @@ from maintainer.views.moment import Moment
 from maintainer.views.nodes import nodes_view
 from maintainer.views.plans import plan_view
 from maintainer.views.reports import report_view
+
+T = TypeVar("T")
+
+LAST_S = 0.25
+"""A change that was sent when people stopped the wake is given so long to be answered, and no longer."""
 
 
 class Toolbox:
@@ -109,11 +115,11 @@ class Toolbox:
                 plan = await self._changes.plan(asked)
                 return plan_view(await self._moment(), plan)
             case inputs.ApplyInput():
-                return await self._changes.apply(asked)
+                return await finished(self._changes.apply(asked))
             case inputs.HoldInput():
-                return await self._changes.hold(asked)
+                return await finished(self._changes.hold(asked))
             case inputs.EscalateInput():
-                return await self._changes.escalate(asked)
+                return await finished(self._changes.escalate(asked))
             case _:
                 raise Refused("unknown_tool")
 
@@ -132,3 +138,15 @@ class Toolbox:
         if not found or found[0].ordinal != asked.decision:
             raise Refused("unknown_name")
         return explanation(await self._moment(), found[0])
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of a change. Its caller may be stopped meanwhile: what was sent is written down, if that is soon."""
+    working = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working}, timeout=LAST_S)
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+        raise

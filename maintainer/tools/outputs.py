@@ -21,8 +21,8 @@ RoleName = Literal["agent", "rule", "operator", "admin"]
 VerdictName = Literal["allowed", "needs_approval", "refused"]
 FindingCode = Literal[
     "kill_switch", "mode", "scope", "kill", "max_nodes", "min_nodes", "breaker", "usd_per_hour", "fleet_usd_per_hour",
-    "usd_per_day", "fleet_usd_per_day", "rate", "cool_down", "hold", "last_ready", "stale", "undone", "envelope",
-    "other",
+    "usd_per_day", "fleet_usd_per_day", "rate", "cool_down", "rejected", "hold", "last_ready", "stale", "undone",
+    "envelope", "other",
 ]  # fmt: skip
 ReasonName = Literal[
     "unmeasured", "switched_off", "stale_input", "paused", "idle", "inside_band", "confirming_up", "confirming_down",
@@ -38,6 +38,7 @@ DecisionKind = Literal[
     "apply", "refuse", "spec", "hold", "escalate", "kill_switch", "orphan", "launch_failed", "fault", "propose",
     "reject", "note", "maintainer_mode", "node", "other",
 ]  # fmt: skip
+ProposalStateName = Literal["none", "waiting", "approved", "rejected", "expired", "overtaken"]
 Outcome = Literal["applied", "proposed", "recorded", "refused", "conflict"]
 
 
@@ -101,6 +102,13 @@ class PoolView(Typed):
     losses_1h: dict[DepartureName, int]
     """Nodes that worked and went without having been asked: taken by the provider with a notice, or lost."""
     stragglers: int
+    proposal_state: ProposalStateName
+    """Of the latest plan of an agent that people had before them within the hour. waiting: plan nothing here."""
+    proposal_target: int | None
+    proposal_left_s: float
+    """For so long people can decide on it; 0 when they cannot any more."""
+    rejected_age_s: float | None
+    """Since people said no to one; null when they have not for a day."""
     signals: list[SignalName]
     """What is the matter now."""
 

@@ -1,16 +1,22 @@
 """Pools, in short and in detail."""
 
 from collections import Counter
+from typing import Any
 
-from astraflow.contract.fleet import Pool
+from astraflow.contract.fleet import Pool, Role
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import ProposalState
 from astraflow.contract.reports import NodeState
 from maintainer.observation import SignalKind, launch_failures
+from maintainer.sight import Sight
 from maintainer.texts import cause_of
 from maintainer.tools import outputs
 from maintainer.views.figures import figure, left, rounded
 from maintainer.views.moment import Moment
 
 FAILURES_S = 3600.0
+PROPOSALS_S = 3600.0
+REJECTED_S = 86400.0
 
 
 def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
@@ -49,6 +55,7 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         lost_nodes=sum(1 for one in moment.nodes.values() if one.facts.pool == spec.id and one.state is NodeState.LOST),
         losses_1h={cause.value: number for cause, number in pool.losses.items()},
         stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
+        **_proposals(sight, spec.id),
         signals=sorted({signal.kind.value for signal in mine}),
     )
 
@@ -71,6 +78,21 @@ def pool_details(moment: Moment, pool: Pool) -> outputs.PoolDetails:
         node_speed_median=figure(sight.median_speed(spec.id)),
         last_change_age_s=figure(sight.at - pool.last_change_at if pool.last_change_at is not None else None),
     )
+
+
+def _proposals(sight: Sight, pool: PoolId) -> dict[str, Any]:
+    """What people made of agents' plans for it: states and figures, none of their words."""
+    mine = [one for one in sight.proposals if one.plan.request.pool == pool and one.proposed_by.role is Role.AGENT]
+    latest = next((one for one in mine if sight.at - (one.decided_at or one.proposed_at) <= PROPOSALS_S), None)
+    refusals = [one.decided_at for one in mine if one.state is ProposalState.REJECTED and one.decided_at is not None]
+    refused_s = sight.at - max(refusals) if refusals else None
+    is_waiting = latest is not None and latest.state is ProposalState.WAITING
+    return {
+        "proposal_state": latest.state.value if latest is not None else "none",
+        "proposal_target": latest.plan.target if latest is not None else None,
+        "proposal_left_s": left(latest.plan.expires_at, sight.at) if latest is not None and is_waiting else 0.0,
+        "rejected_age_s": figure(refused_s) if refused_s is not None and refused_s <= REJECTED_S else None,
+    }
 
 
 def _price(moment: Moment, pool: Pool) -> float | None:

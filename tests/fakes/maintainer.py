@@ -31,6 +31,7 @@ BUDGETS = (
     Budget(scope="day", unit="wakes", used=3, limit=200),
     Budget(scope="day", unit="tool_calls", used=31, limit=1000),
     Budget(scope="day", unit="tokens", used=1_000_000, limit=1_000_000),
+    Budget(scope="day", unit="seconds", used=1800.0, limit=7200),
     Budget(scope="day", unit="usd", used=0.4, limit=5),
 )
 

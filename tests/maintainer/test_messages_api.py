@@ -1,5 +1,6 @@
 """The Messages API's adapter, with the real SDK over a transport that a test scripts."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -247,6 +248,38 @@ async def test_a_stream_that_breaks_off_is_no_answer(monkeypatch: pytest.MonkeyP
     assert found.failure in (Failure.DROPPED, Failure.TIMEOUT, Failure.CONNECTION)
     assert found.usage is not None
     assert found.usage.cache_read == 300
+
+
+async def test_what_was_heard_of_an_answer_is_there_when_its_turn_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = {"name": "fleet_apply", "json": ['{"plan_id": ', '"p"']}
+    half = encoded(events({"thinking": "hm"}, {"text": "so "}, call, stop=None)[:-1])
+
+    class Silent(httpx2.AsyncByteStream):
+        """Half of a stream, then nothing."""
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield half
+            await asyncio.Event().wait()
+
+        async def aclose(self) -> None:
+            return None
+
+    def answer(_: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=Silent())
+
+    asked, sent = model(answer, monkeypatch), request()
+    replying = asyncio.create_task(asked.reply(sent))
+    for _ in range(1000):
+        if sent.heard.text.endswith('"p"'):
+            break
+        await asyncio.sleep(0.01)
+    replying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await replying
+    await asked.close()
+    assert sent.heard.text == 'hmso {"plan_id": "p"'
+    assert sent.heard.usage is not None
+    assert (sent.heard.usage.input, sent.heard.usage.cache_read) == (START_USAGE["input_tokens"], 300)
 
 
 @pytest.mark.parametrize(

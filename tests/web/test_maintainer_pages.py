@@ -86,6 +86,7 @@ async def test_the_page_says_who_it_is_how_it_is_and_what_it_has_used(scene: Sce
     assert "scripted good" in words(page)
     assert "its plans wait for a person" in words(page)
     assert "33,000 of 40,000" in words(page)
+    assert "time 30 min of 2 h" in words(page)
     assert "spent" in words(page)
     assert re.search(r'class="budget" data-level="bad"', page.text)
     assert "launch failures" in words(page)
@@ -283,6 +284,20 @@ async def test_a_page_says_how_much_newer_there_is_and_takes_nothing_away(scene:
     other = maintainer.transcript(text="another transcript")
     await maintainer.keep(scene.plane, other)
     assert f"{len(other)} newer entries: show them" in words(await scene.admin.get(here))
+
+
+async def test_what_people_decided_and_what_a_cut_turn_had_said_is_told_as_text(scene: Scene) -> None:
+    told = maintainer.Told()
+    told.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
+    told.add("proposal", {"plan": "p1", "pool": "eu", "state": "rejected", "decided_at": 1.0})
+    cut = {"turn": 1, "failure": "out_of_time", "problem": "it was over", "said": "<b>half an answer</b>"}
+    told.add("failure", cut | {"usage": {"input": 7}, "usd": 0.0, "rest_s": 0.0, "is_estimated": True})
+    await maintainer.keep(scene.plane, tuple(told.entries))
+    page = await scene.admin.get("/maintainer")
+    assert "Proposal: rejected" in words(page)
+    assert "Failed: out of time" in words(page)
+    assert "<b>half" not in page.text
+    assert "half an answer" in page.text
 
 
 async def test_every_page_says_that_somebody_waits_for_an_answer(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.advice import FleetTerms, PoolAdvice, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, PlanRefused
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.fleet import (
     Actor,
@@ -134,6 +134,7 @@ OTHERS = {
     (codec_common, "versions"),
     (codec_data, "push"),
     (codec_data, "batch"),
+    (codec_fleet, "refused"),
 }
 
 every_codec = pytest.mark.parametrize(
@@ -216,6 +217,13 @@ def test_episodes_come_back_under_the_node_that_pushed_them(episodes: list[Episo
 @given(batch=values_of(Batch))
 def test_a_batch_comes_back_from_its_pieces(batch: Batch) -> None:
     assert same(codec_data.decode_batch(codec_data.encode_batch(batch)), batch)
+
+
+def test_a_refusal_is_raised_again_with_all_that_the_guard_was_told() -> None:
+    message = travelled(codec_fleet.encode_refused("p-1", PlanRefused("not now", guard_json='{"a":1}')))
+    with pytest.raises(PlanRefused, match="not now") as refused:
+        codec_fleet.decode_applied(message)
+    assert refused.value.guard_json == '{"a":1}'
 
 
 def travelled(message: Message) -> Any:

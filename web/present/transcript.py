@@ -230,6 +230,12 @@ def _action(body: Body) -> Told:
     return f"Action: {outcome}", _OUTCOMES.get(outcome, "off"), _text(body.get("message"))
 
 
+def _proposal(body: Body) -> Told:
+    state = _text(body.get("state"))
+    tone = {"approved": "good", "rejected": "bad"}.get(state, "off")
+    return f"Proposal: {state}", tone, f"pool {_text(body.get('pool'))}"
+
+
 def _verify(body: Body) -> Told:
     is_reached = body.get("is_reached") is True
     said = f"pool {_text(body.get('pool'))}: {_text(body.get('ready'))} of {_text(body.get('target'))} nodes work"
@@ -242,7 +248,8 @@ def _note(body: Body) -> Told:
 
 
 def _failure(body: Body) -> Told:
-    return f"Failed: {_text(body.get('failure'))}", "bad", _text(body.get("problem"))
+    failure = _text(body.get("failure")).replace("_", " ")
+    return f"Failed: {failure}", "bad", _text(body.get("problem"))
 
 
 def _budget(body: Body) -> Told:
@@ -274,6 +281,7 @@ _TELL: Mapping[str, Callable[[Body], Told]] = {
     "tool": _tool,
     "verdict": _verdict,
     "action": _action,
+    "proposal": _proposal,
     "verify": _verify,
     "note": _note,
     "failure": _failure,

@@ -689,13 +689,18 @@ class AppliedPlan(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
     HOLD_UNTIL_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     decision: _builtins.int
     message: _builtins.str
     guard_json: _builtins.str
-    """JSON: all that the guard was told when it was applied."""
+    """JSON: all that the guard was told when it was applied, or refused."""
     hold_until: _builtins.float
     """Unix seconds; absent when it set no hold."""
+    refusal: _builtins.str
+    """Why the guard refused it; empty when it was applied. Of a refused plan there is nothing else but guard_json: what the
+    guard is told of a large pool does not fit into the status of a call.
+    """
     @_builtins.property
     def launched(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -710,10 +715,11 @@ class AppliedPlan(_message.Message):
         message: _builtins.str = ...,
         guard_json: _builtins.str = ...,
         hold_until: _builtins.float | None = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "hold_until", b"hold_until"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "decision", b"decision", "guard_json", b"guard_json", "hold_until", b"hold_until", "launched", b"launched", "message", b"message", "plan", b"plan", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "decision", b"decision", "guard_json", b"guard_json", "hold_until", b"hold_until", "launched", b"launched", "message", b"message", "plan", b"plan", "refusal", b"refusal", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__hold_until: _TypeAlias = _typing.Literal["hold_until"]  # noqa: Y015
     _WhichOneofArgType__hold_until: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until"]  # noqa: Y015

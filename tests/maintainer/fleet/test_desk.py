@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from astraflow.contract.advice import Mode
-from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
+from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted, PlanRefused
 from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PlanId, PlanRequest, Role, Verdict
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import MaintainerMode
+from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.fleet import ITSELF
 from maintainer.fleet.ledger import Ledger
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, build, spec
@@ -95,8 +96,12 @@ async def test_a_plan_is_judged_again_when_it_is_applied(tmp_path: Path) -> None
     parts = await build(tmp_path)
     plan = await parts.desk.plans.make(request(1, actor=HAL))
     await parts.desk.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="it talks too much")
-    with pytest.raises(NotPermitted, match="kill switch"):
+    with pytest.raises(PlanRefused, match="kill switch") as refused:
         await parts.desk.apply(plan.id, key="k")
+    told = Evidence.parse(refused.value.guard_json)
+    assert [finding.code for finding in told.findings()] == ["kill_switch"]
+    assert told.application is not None
+    assert told.application.applier == HAL
     assert parts.states() == {}
     newest = (await parts.ledger.decisions(pool="", before=None, limit=1))[0][0]
     assert (newest.kind, newest.actor) == ("refuse", HAL)

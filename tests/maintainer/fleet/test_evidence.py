@@ -1,15 +1,20 @@
 """What the guard was told can be judged again, and is judged the same."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, Role
+from astraflow.contract.fleet import Actor, InstanceState, KillScope, LaunchId, PoolSpec, Role
+from astraflow.contract.maintenance import MaintainerMode
 from maintainer.fleet import guard
+from maintainer.fleet.consent import Application
 from maintainer.fleet.evidence import Evidence, _instances
-from maintainer.fleet.guard import Limits, Situation, judge
+from maintainer.fleet.guard import Limits, Rejection, Situation, judge
 from tests.maintainer.fleet.parts import POOL, START, spec
 
 seconds = st.floats(START - 4000, START + 4000)
@@ -17,6 +22,16 @@ amounts = st.floats(0, 1000)
 states = st.dictionaries(
     st.integers(0, 9).map(lambda n: f"L{n}"), st.sampled_from(InstanceState).map(lambda s: s.value)
 )
+
+
+names = st.sampled_from(["somebody", "somebody else"])
+pools = st.sampled_from(["", POOL, "us"])
+actors = st.builds(Actor, name=names, role=st.sampled_from(Role), pool=pools)
+applications = st.none() | st.builds(
+    Application, applier=actors, mode=st.none() | st.sampled_from(MaintainerMode), is_proposed=st.booleans()
+)
+launches = st.lists(st.integers(0, 9).map(lambda n: LaunchId(f"L{n}")), max_size=3, unique=True).map(tuple)
+rejections = st.builds(Rejection, at=seconds, target=st.integers(0, 60), retire=launches)
 
 
 @st.composite
@@ -46,6 +61,7 @@ def evidence(draw: st.DrawFn) -> Evidence:
         usd_today=draw(amounts),
         fleet_usd_per_hour=draw(amounts),
         fleet_usd_today=draw(amounts),
+        rejected=tuple(draw(st.lists(rejections, max_size=3))),
     )
     proposal = guard.Proposal(
         actor=Actor(name="somebody", role=draw(st.sampled_from(Role))),
@@ -57,13 +73,16 @@ def evidence(draw: st.DrawFn) -> Evidence:
         is_named=draw(st.booleans()),
     )
     limits = Limits(usd_per_hour_max=draw(st.none() | amounts), usd_per_day_max=draw(st.none() | amounts))
-    return Evidence(situation=situation, proposal=proposal, limits=limits)
+    return Evidence(situation=situation, proposal=proposal, limits=limits, application=draw(applications))
 
 
 @given(evidence())
 def test_the_guard_says_the_same_of_what_was_kept(told: Evidence) -> None:
     again = Evidence.parse(told.to_json())
-    assert again.findings() == judge(told.situation, told.proposal, told.limits)
+    of_plan, of_applier = judge(told.situation, told.proposal, told.limits), told.findings()
+    assert again.findings() == of_applier
+    assert of_applier[: len(of_plan)] == of_plan
+    assert told.application is not None or of_applier == of_plan
     assert again.to_json() == told.to_json()
     assert "secret-looking" not in told.to_json()
 
@@ -76,3 +95,42 @@ def test_what_is_no_evidence_is_told_so(text: str) -> None:
 
 def test_names_of_instances_are_kept() -> None:
     assert [one.id for one in _instances({"L1": "ready"}, POOL)] == [LaunchId("L1")]
+
+
+def test_who_applies_is_judged_again_and_a_record_from_before_that_is_still_read() -> None:
+    agent = Actor(name="hal", role=Role.AGENT)
+    calm = Situation(
+        now=START,
+        spec=PoolSpec(id=POOL, provider="cloud", mode=Mode.ON),
+        instances=(),
+        target=0,
+        rule_target=1,
+        report_age_s=1.0,
+        changed_at=(),
+        cool_down_s=0.0,
+        hold_until=None,
+        breaker_until=None,
+        kill=KillScope.NONE,
+        usd_per_hour=0.0,
+        usd_today=0.0,
+        fleet_usd_per_hour=0.0,
+        fleet_usd_today=0.0,
+    )
+    asked = guard.Proposal(actor=agent, target=1, launches=1, victims=(), usd_per_hour_change=0.0)
+    told = Evidence(situation=calm, proposal=asked, limits=Limits())
+
+    def codes(applier: Actor, mode: MaintainerMode | None, *, is_proposed: bool = False) -> list[str]:
+        applying = Application(applier=applier, mode=mode, is_proposed=is_proposed)
+        again = Evidence.parse(replace(told, application=applying).to_json())
+        return [finding.code for finding in again.findings()]
+
+    assert codes(agent, MaintainerMode.AUTO) == []
+    assert codes(agent, MaintainerMode.PROPOSE) == ["maintainer_mode"]
+    assert codes(agent, MaintainerMode.AUTO, is_proposed=True) == ["proposed"]
+    assert codes(replace(agent, name="other"), None) == ["planner"]
+    assert codes(replace(agent, pool="us"), None) == ["scope"]
+    old = json.loads(told.to_json())
+    del old["application"], old["rejected"], old["limits"]["rejected_s"]
+    again = Evidence.parse(json.dumps(old))
+    assert (again.application, again.situation.rejected, again.limits) == (None, (), Limits())
+    assert again.findings() == told.findings() == ()

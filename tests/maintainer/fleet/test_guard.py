@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
 from astraflow.contract.ids import PoolId
+from maintainer.fleet.consent import may_approve
 from maintainer.fleet.guard import (
     FOLLOWING,
     LONGEST_HOLD_S,
     PEOPLE,
     Limits,
     Proposal,
+    Rejection,
     Situation,
     beyond_rule,
     hold_s,
     judge,
-    may_approve,
     verdict,
 )
 from maintainer.fleet.lifecycle import COUNTED
@@ -298,3 +299,33 @@ def test_a_hold_lasts_until_the_rule_can_see_what_was_launched() -> None:
     grown = replace(situation(8), rule_target=6)
     assert hold_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
     assert hold_s(seen, proposal(seen, 6), Limits(), launch_delay_s=240.0) == 0.0
+
+
+FREE = Limits(envelope_nodes=100)
+
+
+def test_what_a_person_rejected_an_agent_is_refused_for_a_while_and_more_of_it_too() -> None:
+    more = situation(4, rejected=(Rejection(at=NOW - 60.0, target=6),))
+    for target, is_refused in ((5, False), (6, True), (9, True), (3, False), (2, False)):
+        assert ("rejected" in codes(more, proposal(more, target), FREE)) is is_refused, target
+    for role in (Role.RULE, Role.OPERATOR, Role.ADMIN):
+        assert "rejected" not in codes(more, proposal(more, 6, role=role), FREE), role
+    assert "rejected" in codes(replace(more, now=NOW + 3539.0), proposal(more, 6), FREE)
+    assert "rejected" not in codes(replace(more, now=NOW + 3541.0), proposal(more, 6), FREE), "an hour later it may ask"
+    assert "rejected" not in codes(replace(more, target=6), proposal(more, 6), FREE), "what was lost comes back"
+    fewer = situation(4, rejected=(Rejection(at=NOW - 60.0, target=2),))
+    for target, is_refused in ((3, False), (2, True), (1, True), (5, False)):
+        assert ("rejected" in codes(fewer, proposal(fewer, target), FREE)) is is_refused, target
+
+
+def test_named_nodes_that_a_person_wants_to_keep_are_not_named_again() -> None:
+    seen = situation(6, rejected=(Rejection(at=NOW - 60.0, target=5, retire=(LaunchId("L1"),)),))
+
+    def names(*ordinals: int, is_named: bool = True) -> Proposal:
+        victims = tuple(instance(ordinal) for ordinal in ordinals)
+        return proposal(seen, 6 - len(victims), victims=victims, is_named=is_named)
+
+    assert "rejected" in codes(seen, names(1), FREE)
+    assert "rejected" in codes(seen, names(1, 2), FREE)
+    assert "rejected" not in codes(seen, names(2), FREE)
+    assert "rejected" not in codes(seen, names(1, is_named=False), FREE), "a size is another question"

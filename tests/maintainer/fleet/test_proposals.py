@@ -7,7 +7,7 @@ import pytest
 
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
-from astraflow.contract.fleet import Plan, PlanRequest
+from astraflow.contract.fleet import Actor, Plan, PlanRequest, Verdict
 from astraflow.contract.maintenance import Proposal, ProposalState
 from maintainer.fleet.proposals import Proposals
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build, spec
@@ -87,6 +87,39 @@ async def test_a_later_proposal_takes_the_place_of_the_last(tmp_path: Path) -> N
         first.id: ProposalState.OVERTAKEN,
         second.id: ProposalState.WAITING,
     }
+
+
+async def test_what_waits_already_is_not_replaced_by_the_same_again(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    proposals, first = await proposed(parts)
+    parts.clock.advance(60.0)
+    before = parts.ledger.next_decision
+    again = await parts.desk.plans.make(PlanRequest(pool=POOL, actor=HAL, reason="more, please", target=2))
+    assert (await proposals.propose(again.id, actor=HAL, key="q", reason="more, please")).plan.id == first.id
+    found, _ = await proposals.page(only_waiting=False, before="", limit=10)
+    assert [(one.plan.id, one.state) for one in found] == [(first.id, ProposalState.WAITING)]
+    assert parts.ledger.next_decision == before, "nobody is told again"
+    parts.clock.advance(900.0)
+    _, late = await proposed(parts, key="r")
+    assert (await only(proposals)).plan.id == late.id, "when nobody decided in time it may be asked again"
+
+
+async def test_a_no_counts_for_a_while_and_survives_the_service(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    proposals, plan = await proposed(parts)
+    await proposals.reject(plan.id, actor=OTTO, key="no", reason="too dear")
+
+    async def verdict(here: Parts, actor: Actor = HAL) -> tuple[Verdict, list[str]]:
+        made = await here.desk.plans.make(PlanRequest(pool=POOL, actor=actor, reason="more", target=2))
+        return made.verdict, [finding.code for finding in made.findings]
+
+    assert await verdict(parts) == (Verdict.REFUSED, ["rejected"])
+    assert await verdict(parts, OTTO) == (Verdict.ALLOWED, []), "people may change their minds"
+    parts.clock.advance(1800.0)
+    again = await build(tmp_path, database=parts.database, clock=parts.clock, cloud=parts.cloud)
+    assert await verdict(again) == (Verdict.REFUSED, ["rejected"])
+    parts.clock.advance(1801.0)
+    assert await verdict(again) == (Verdict.ALLOWED, [])
 
 
 async def test_a_pool_that_changed_overtakes_what_waits(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from astraflow.access.callers import Caller
 from astraflow.access.credentials import Seal, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.contract.advice import Mode
-from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
+from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted, PlanRefused
 from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, KillScope, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import PoolId
 from astraflow.wire.server import Listen
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig
+from maintainer.fleet.evidence import Evidence
 from maintainer.fleet.service import serve
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
@@ -99,6 +100,18 @@ async def test_a_pool_grows_and_shrinks_through_the_plane(tmp_path: Path) -> Non
         gone = [one for one in await fleet.instances(with_gone=True) if one.state is InstanceState.GONE]
         assert [one.id for one in gone] == list(down.victims)
         assert [entry.kind for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
+
+
+async def test_what_the_guard_refuses_comes_with_all_that_it_was_told(tmp_path: Path) -> None:
+    async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
+        await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
+        plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="one more", target=1))
+        with pytest.raises(PlanRefused, match="the kill switch is on for agents") as refused:
+            await fleet.apply(plan.id, key="k")
+        told = Evidence.parse(refused.value.guard_json)
+        assert {finding.code for finding in told.findings()} == {"kill_switch", "mode"}
+        assert told.proposal.actor == HAL
+        assert nodes(await fleet.status()) == {}
 
 
 async def test_its_providers_are_listed_and_asked_and_start_nothing(tmp_path: Path) -> None:
