@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -9,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from astraflow.cli.rounds import round_table
+from astraflow.contract.errors import UnknownNode
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.tasks import Task
 from tests.dataflow.running import TOKEN, Service, config, evaluation, facts, running
@@ -16,6 +18,8 @@ from tests.dataflow.test_evaluating import answer
 from tests.fakes.world import World
 
 pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 60.0
 
 
 async def command(*arguments: str) -> asyncio.subprocess.Process:
@@ -30,8 +34,12 @@ async def command(*arguments: str) -> asyncio.subprocess.Process:
 async def next_tasks(service: Service) -> tuple[NodeId, tuple[Task, ...]]:
     """Wait until a round begins; the node that asks, and the tasks it gets."""
     await service.control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="only to evaluate")
-    node = (await service.nodes.join(facts())).node
-    return node, (await service.nodes.lease(node, 100, wait_s=30, evaluation_capacity=1)).tasks
+    async with asyncio.timeout(PATIENCE_S):
+        while True:  # the command may take longer to start than a node that says nothing is kept
+            node = (await service.nodes.join(facts())).node
+            with contextlib.suppress(UnknownNode):
+                if tasks := (await service.nodes.lease(node, 100, wait_s=2, evaluation_capacity=1)).tasks:
+                    return node, tasks
 
 
 def shown(world: World) -> str:

@@ -19,7 +19,7 @@ from web.db import open_database
 from web.report_json import report_to_json
 from web.tables import RunRecord
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ class RunningWeb:
 
     def client(self) -> httpx.AsyncClient:
         """A browser without a login."""
-        return httpx.AsyncClient(base_url=self.address, follow_redirects=False, timeout=30)
+        return httpx.AsyncClient(base_url=self.address, follow_redirects=False, timeout=60)
 
     @asynccontextmanager
     async def logged_in(self) -> AsyncIterator[httpx.AsyncClient]:

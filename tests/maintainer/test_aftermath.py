@@ -21,7 +21,7 @@ from tests.maintainer.fleet.parts import ALICE, OTTO, POOL
 from tests.maintainer.parts import Says, Scene, advice, scene
 from tests.maintainer.test_loop import call, grown, started, too_few
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 SOON = {"watch": {"rest_s": 0.0, "look_s": 120.0}}
 """While something is the matter it looks every two minutes."""

@@ -18,7 +18,7 @@ from tests.fakes.chat_completions import KEY, NEWER, WORDS, FakeChatCompletions,
 from tests.maintainer.parts import Scene, scene
 from tests.maintainer.test_loop import grown, too_few
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 VALUES = {"model": "mine", "base_url": "http://127.0.0.1:8000/v1/"}
 REQUEST = Request(

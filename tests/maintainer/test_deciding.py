@@ -16,7 +16,7 @@ from tests.maintainer.fleet.parts import ALICE, OTTO
 from tests.maintainer.parts import Says, Scene, scene
 from tests.maintainer.test_loop import call, grown, started, too_few
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 PRICES = Prices(input=10.0, output=50.0)
 

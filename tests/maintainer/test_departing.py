@@ -19,7 +19,7 @@ from maintainer.llm.talk import Talk
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, POOL, Parts, build, spec
 from tests.maintainer.parts import Says
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 HOLD_S = 600.0
 

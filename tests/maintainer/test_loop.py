@@ -18,7 +18,7 @@ from tests.fakes.clock import settle
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 def too_few(present: int = 2) -> Any:

@@ -13,7 +13,7 @@ from maintainer.llm.base import Failure, Message, ModelFailed, Opaque, Reply, Re
 from maintainer.llm.messages_api import MessagesApi, MessagesApiOptions
 from maintainer.prompt import SPECS, SYSTEM
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 OPTIONS = MessagesApiOptions.parse(
     {"model": "a-model", "base_url": "http://model.test", "prices": {"input": 4.0, "output": 20.0}}, where=""

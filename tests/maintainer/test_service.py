@@ -35,7 +35,7 @@ from tests.maintainer.fleet.parts import ALICE, HAL, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S, config
 from tests.maintainer.test_notifying import receiving
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @asynccontextmanager

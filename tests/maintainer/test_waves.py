@@ -10,7 +10,7 @@ from maintainer.fleet.lifecycle import Sight
 from tests.maintainer.fleet.parts import ALICE, POOL
 from tests.maintainer.parts import Scene, advice, scene
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 async def grown(here: Scene, nodes: int = 10) -> list[LaunchId]:

@@ -19,7 +19,7 @@ from tests.system.processes import PATIENCE_S, assert_balanced
 from tests.system.regions import EU, US, Regions, eventually, running_regions
 from tests.system.test_fleet import ALICE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
 
 AGENT = "maintainer"
 MOST_AWAY = 2

@@ -36,14 +36,16 @@ TOKEN = "t"
 PATIENCE_S = 30.0
 
 
-def config(*, policy: str = "solver", max_steps: int | None = None, **options: Any) -> TrainerConfig:
+def config(
+    *, policy: str = "solver", max_steps: int | None = None, drain_s: float = 1.0, **options: Any
+) -> TrainerConfig:
     return TrainerConfig(
         policy=policy,
         model={"kind": "scripted"},
         backend={"kind": "scripted", "step_s": 0.0, "width": 16, **options},
         pull_wait_s=5.0,
         max_steps=max_steps,
-        drain_s=1.0,
+        drain_s=drain_s,
         publish=PublishConfig(is_shared=False),  # what is sent is looked at
     )
 
@@ -184,7 +186,7 @@ async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) 
 async def test_stopping_lets_a_short_step_end_and_acknowledges_it(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=9) as around:
         stop = asyncio.Event()
-        training = asyncio.create_task(around.train(config(step_s=0.1), stop))
+        training = asyncio.create_task(around.train(config(step_s=0.1, drain_s=PATIENCE_S), stop))
         await around.data.until_reported(1)
         stop.set()
         await training

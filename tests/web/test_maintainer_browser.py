@@ -16,7 +16,7 @@ from tests.fakes.fleet import running_fleet
 from tests.fakes.web import running_web
 from tests.maintainer.fleet.parts import ALICE, POOL
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 PATIENCE_MS = 40_000
 """A busy machine is no failure."""

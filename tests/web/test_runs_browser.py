@@ -11,7 +11,7 @@ from tests.fakes.web import RunningWeb
 from tests.web.test_trajectories import HOSTILE, recorded
 from tests.web.walk import ticking
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 PATIENCE_MS = 40_000
 """A busy machine is no failure."""

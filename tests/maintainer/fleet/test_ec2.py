@@ -108,7 +108,7 @@ class Ec2World(World):
     def spoken(self) -> str:
         """Everything but the user data itself, which only the instance and the account's keepers can read."""
         said = [repr(self.server.client(REGION).describe_instances()), repr(self.server.client(REGION).describe_tags())]
-        for machine in self.runner.machines.values():
+        for machine in tuple(self.runner.machines.values()):  # one may start meanwhile
             said += [machine.log, *machine.command_lines()]
         return "\n".join(said)
 

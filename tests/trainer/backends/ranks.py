@@ -12,7 +12,7 @@ from astraflow.models.precision import bits_of
 from astraflow.weights.tensors import build_layout
 from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS, moved, small
 
-GIVE_UP_S = 60.0
+GIVE_UP_S = 120.0
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.signing import SigningKey
-from tests.trainer.backends.ranks import ended, expected, started
+from tests.trainer.backends.ranks import GIVE_UP_S, ended, expected, started
 from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS
 from tests.weights.running import client_of, weight_store
 
@@ -51,7 +51,7 @@ async def test_a_rank_that_is_killed_while_it_sends_leaves_no_half_version_and_a
     async with weight_store(tmp_path / "store", config=CONFIG) as address, client_of(address) as client:
         async with started(tmp_path / "first", address, "spread", "dies", count=3) as ranks:
             with capture_logs() as logs:
-                assert await asyncio.wait_for(ranks[-1].wait(), 30) == -9
+                assert await asyncio.wait_for(ranks[-1].wait(), GIVE_UP_S) == -9
                 while not (let_go := [one for one in logs if one["event"] == "parts_let_go"]):  # noqa: ASYNC110 (a log)
                     await asyncio.sleep(0.01)
             assert let_go[0]["version"] == 1
