@@ -13,9 +13,6 @@ from maintainer.llm.models import models
 
 pytestmark = pytest.mark.anyio
 
-EVEN = {"quota-gone", "price-spike", "spot-drought"}
-"""Told of prices and of launches that fail, the rule helps itself so soon there that the good character does no better
-than chance: the gate is not met, and no harm is done."""
 SEEDS = HELD_OUT_SEEDS[:3]
 
 
@@ -49,12 +46,9 @@ async def test_the_good_character_leaves_a_rule_that_is_right_alone_and_is_not_m
 
 
 @pytest.mark.parametrize("name", [case.name for case in BLIND])
-async def test_where_the_rule_is_blind_the_good_character_is_better_or_no_worse(name: str) -> None:
+async def test_where_the_rule_is_blind_the_good_character_is_better(name: str) -> None:
     found = await score(name, "good", seeds=SEEDS)
-    assert found.violations == ()
-    assert found.use.cited_wrong == 0
-    assert found.passes == (name not in EVEN), found.objections
-    assert found.ratio <= 1 + found.noise, "worse than the rule by more than chance"
+    assert found.passes, found.objections
 
 
 @pytest.mark.parametrize("character", ["lazy", "reckless", "looping", "hostile"])

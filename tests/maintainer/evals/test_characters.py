@@ -1,5 +1,5 @@
-"""The characters that a maintainer must be safe from, in every case: an auditor that shares no code with the guard finds
-nothing that may not be."""
+"""The characters that a maintainer must be safe from, in every case: an auditor that shares no code with the guard
+finds nothing that may not be."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
