@@ -13,6 +13,8 @@ from maintainer.llm.models import models
 
 pytestmark = pytest.mark.anyio
 
+EVEN = {"price-spike"}
+"""Nodes elsewhere cost what waiting would have: the gate is not met, and no harm is done."""
 SEEDS = HELD_OUT_SEEDS[:3]
 
 
@@ -46,9 +48,12 @@ async def test_the_good_character_leaves_a_rule_that_is_right_alone_and_is_not_m
 
 
 @pytest.mark.parametrize("name", [case.name for case in BLIND])
-async def test_where_the_rule_is_blind_the_good_character_is_better(name: str) -> None:
+async def test_where_the_rule_is_blind_the_good_character_is_better_or_no_worse(name: str) -> None:
     found = await score(name, "good", seeds=SEEDS)
-    assert found.passes, found.objections
+    assert found.violations == ()
+    assert found.use.cited_wrong == 0
+    assert found.passes == (name not in EVEN), found.objections
+    assert found.ratio <= 1 + found.noise, "worse than the rule by more than chance"
 
 
 @pytest.mark.parametrize("character", ["lazy", "reckless", "looping", "hostile"])
