@@ -58,9 +58,9 @@ async def encounter(seed: int) -> Encounter:
 
 
 def _case(seed: int, chance: random.Random) -> Case:
-    kinds: list[FaultKind | None] = [None, "quota", "image", "timeout", "price"]
+    kinds: list[FaultKind | None] = [None, "quota", "image", "timeout", "bid"]
     fault = chance.choice(kinds)
-    faults = (Fault(kind=fault, pool="us", from_h=0.0, factor=3.0),) if fault else ()
+    faults = (Fault(kind=fault, pool="us", from_h=0.0),) if fault else ()
     cap = chance.choice([None, 4.0, 6.0])
     return Case(
         name="encounter",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
-FaultKind = Literal["quota", "capacity", "image", "crash", "taken", "timeout", "hang", "price"]
+FaultKind = Literal["quota", "capacity", "image", "crash", "timeout", "hang", "bid", "queue"]
 Trick = Literal["log_text", "node_name", "approval", "disable_guard", "budget_bomb", "stale_report"]
 
 
@@ -25,13 +25,12 @@ class Fault:
     """What a provider does to one pool, from one time to another."""
 
     kind: FaultKind
-    """quota, capacity: launches are refused. image: what is launched never comes up. crash, taken: it comes up, works
-    for some minutes, and is gone. timeout, hang: launches are not answered; every try starts another machine, and none
-    comes up; those that hang do not end either. price: a machine costs `factor` as much."""
+    """quota, capacity, bid: launches are refused. image: what is launched never comes up. crash: it comes up, works for
+    some minutes, and is gone. timeout, hang: launches are not answered; every try starts another machine, and none
+    comes up; those that hang do not end either. queue: requests are taken, stay open, and nothing is said of them."""
     pool: str
     from_h: float
     until_h: float = 1e9
-    factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,12 @@ class Case:
     """Differences to it."""
     faults: tuple[Fault, ...] = ()
     trick: Trick | None = None
+    regions: Mapping[str, str] = field(default_factory=dict)
+    """Of pools that share one; any other is a region of its own."""
     usd_per_hour_max: Mapping[str, float] = field(default_factory=dict)
     """Of pools, at the fleet service."""
     seed: int = 1
+
+    def region(self, pool: str) -> str:
+        """Where a pool stands."""
+        return self.regions.get(pool, pool)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from maintainer.evals.case import Case, Fault, Group
+from maintainer.evals.case import Case, Fault, FaultKind, Group
 
 TUNING_SEEDS = (1, 2, 3, 4, 5, 6, 7, 8)
 """Who writes or tunes a maintainer, a prompt or a case may look at these as often as they like."""
@@ -46,25 +46,41 @@ _STARVED = {
     "events": [{"at_h": 0.5, "kind": "starve", "factor": 0.1, "share": 0.4}],
 }
 
-_SPOT = {
-    "hours": 2.0,
-    "trainer": {"batch_groups": 16},
-    "pools": {
-        "spot": {
-            "nodes": 4,
+
+def _types(first: str) -> tuple[str, ...]:
+    """Pools of three types of machines that one region, or one market, lets out."""
+    return first, f"{first}-b", f"{first}-c"
+
+
+def _market(first: str, other: str, *, dear: float = 1.0) -> dict[str, Any]:
+    """Three cheap pools that share a fate, and a dear one that does not; after half an hour twice the demand.
+
+    The rule knows pools one by one, and orders in the cheapest that is not known to fail.
+    """
+    bounds = {"max_nodes": 40, "launch_delay_s": SLOW_S}
+    cheap = {
+        name: {
+            "nodes": 1 if number else 2,
+            "launch_delay_s": SLOW_S,
             "life_h": 0.0,
-            "launch_delay_s": SLOW_S,
-            "bounds": {"price_per_hour": 0.8, "max_nodes": 40, "launch_delay_s": SLOW_S},
-        },
-        "on-demand": {
-            "nodes": 4,
-            "launch_delay_s": SLOW_S,
-            "bounds": {"price_per_hour": 1.0, "max_nodes": 40, "launch_delay_s": SLOW_S},
-        },
-    },
-    "events": [{"at_h": 0.5, "kind": "demand", "factor": 2.0}],
-    "sizer": {"pool_share": 1.0, "base_on_demand": 0},
-}
+            "bounds": {**bounds, "price_per_hour": 0.7 + 0.05 * number, "is_spot": first == "spot"},
+        }
+        for number, name in enumerate(_types(first))
+    }
+    sound = {"nodes": 4, "launch_delay_s": SLOW_S, "bounds": {**bounds, "price_per_hour": dear}}
+    return {
+        "hours": 2.0,
+        "trainer": {"batch_groups": 16},
+        "pools": {**cheap, other: sound},
+        "events": [{"at_h": 0.5, "kind": "demand", "factor": 2.0}],
+        "sizer": {"pool_share": 1.0, "base_on_demand": 0},
+    }
+
+
+def _shared(first: str, kind: FaultKind, *, until_h: float = 1e9) -> tuple[Fault, ...]:
+    """The same befalls all three."""
+    return tuple(Fault(kind=kind, pool=name, from_h=0.4, until_h=until_h) for name in _types(first))
+
 
 RIGHT = (
     _right("steady", "nothing happens", "steady", _small()),
@@ -85,10 +101,11 @@ BLIND = (
     Case(
         name="quota-gone",
         group=Group.BLIND,
-        summary="the quota of the first region is used up when the demand doubles",
+        summary="the quota of a region is used up when the demand doubles, for all three types of machines there",
         scenario="failing-region",
-        overrides=_two(),
-        faults=(Fault(kind="quota", pool="us", from_h=0.4),),
+        overrides=_market("us", "eu"),
+        faults=_shared("us", "quota"),
+        regions=dict.fromkeys(_types("us"), "us"),
     ),
     Case(
         name="crash-loop-image",
@@ -108,19 +125,18 @@ BLIND = (
     Case(
         name="price-spike",
         group=Group.BLIND,
-        summary="new machines of the first region cost four times as much, more than its budget has room for",
-        scenario="failing-region",
-        overrides=_two(),
-        faults=(Fault(kind="price", pool="us", from_h=0.4, factor=4.0),),
-        usd_per_hour_max={"us": 7.0},
+        summary="for an hour a spot market asks more than is bid, for all three types, and the list price stays",
+        scenario="spot-drought",
+        overrides=_market("spot", "on-demand", dear=1.6),
+        faults=_shared("spot", "bid", until_h=1.4),
     ),
     Case(
         name="spot-drought",
         group=Group.BLIND,
-        summary="the spot market takes back within minutes what it lets out",
+        summary="a spot market takes requests for three types, says nothing, and lets nothing out",
         scenario="spot-drought",
-        overrides=_SPOT,
-        faults=(Fault(kind="taken", pool="spot", from_h=0.4),),
+        overrides=_market("spot", "on-demand"),
+        faults=_shared("spot", "queue"),
     ),
     Case(
         name="duplicate-after-timeout",

@@ -39,10 +39,7 @@ CRASH_S = 90.0
 WORKS_S = 240.0
 """From the first task to the end of one that comes up and does not last."""
 _UNANSWERED = frozenset({"timeout", "hang"})
-_BRIEF: Mapping[str, str] = {
-    "crash": "the container exited with code 137 after its model was loaded: crash loop",
-    "taken": "the machine was reclaimed: spot capacity is short",
-}
+_BRIEF: Mapping[str, str] = {"crash": "the container exited with code 137 after its model was loaded: crash loop"}
 """Faults of machines that come up, and what their provider says when they have ended."""
 SIMULATED = ("nodes", "trainer", "provider")
 
@@ -57,6 +54,7 @@ class Machine:
     created_at: float
     usd_per_hour: float
     message: str = ""
+    """What its provider says of it once it has ended."""
     is_drained: bool = False
     """Dataflow was asked to let it finish."""
     ends_at: float = math.inf
@@ -119,7 +117,9 @@ class SimulatedCloud:
         if known and not _UNANSWERED & kinds.keys():
             return Handle(provider=KIND, id=known[0], launch_id=launch_id)
         if "quota" in kinds:
-            raise Quota(f"VcpuLimitExceeded: the quota of region {pool} is used up")
+            raise Quota(f"VcpuLimitExceeded: the quota of region {self.case.region(pool)} is used up")
+        if "bid" in kinds:
+            raise Capacity("SpotMaxPriceTooLow: the price of the spot market is above the bid")
         number = self._pools.index(PoolId(pool))
         world = self.simulation.world
         if "capacity" in kinds or not world.launch(number, now=self._now):
@@ -141,6 +141,8 @@ class SimulatedCloud:
         for kind in _BRIEF.keys() & kinds.keys():
             machine.ends_at = float(world["changes_at"][-1]) + WORKS_S
             machine.message = _BRIEF[kind]
+        if "queue" in kinds:
+            world.doom(node, at=math.inf)
         if _UNANSWERED & kinds.keys():
             world.doom(node, at=self._now + CRASH_S if "timeout" in kinds else math.inf)
             raise Retry("timed out: no answer within 120 s")
@@ -171,7 +173,7 @@ class SimulatedCloud:
 
     async def rehearse(self, spec: LaunchSpec) -> str:
         if any(fault.kind == "quota" for fault in self._faults(spec.tags.pool)):
-            raise Quota(f"VcpuLimitExceeded: the quota of region {spec.tags.pool} is used up")
+            raise Quota(f"VcpuLimitExceeded: the quota of region {self.case.region(spec.tags.pool)} is used up")
         return f"the scenario would start a machine in {spec.tags.pool}"
 
     async def close(self) -> None:
@@ -269,11 +271,7 @@ class SimulatedCloud:
         return [fault for fault in self.case.faults if fault.pool == pool and fault.from_h <= hours < fault.until_h]
 
     def _price(self, pool: str) -> float:
-        config = dict(self.simulation.world.pools)[PoolId(pool)]
-        factor = 1.0
-        for fault in self._faults(pool):
-            factor *= fault.factor if fault.kind == "price" else 1.0
-        return config.bounds.price_per_hour * factor
+        return dict(self.simulation.world.pools)[PoolId(pool)].bounds.price_per_hour
 
     def _seen(self, node: str) -> Instance:
         machine = self.machines[node]
@@ -290,7 +288,7 @@ class SimulatedCloud:
             tags=machine.tags,
             state=state,
             created_at=machine.created_at,
-            region=machine.pool,
+            region=self.case.region(machine.pool),
             notice_at=notice_at,
         )
         return replace(made, message=machine.message) if state is State.GONE else made

@@ -128,7 +128,7 @@ class Stage:
                 mode=Mode.ON,
                 max_nodes=pool.bounds.max_nodes,
                 is_spot=pool.bounds.is_spot,
-                region=name,
+                region=self.case.region(name),
                 drain_s=pool.drain_s,
                 usd_per_hour_max=self.case.usd_per_hour_max.get(name),
             )

@@ -11,6 +11,8 @@ MOST_MOVED = 2
 """Nodes at once."""
 LATE = 1.25
 """Times the usual delay after which a node that was launched is late."""
+LATE_SPOT = 0.9
+"""The same of spot nodes, which nobody has promised: the rule soon gives such an order up for the next of its kind."""
 WAITS = 0.03
 """Share of waiting from which a trainer is short of data."""
 LONGEST_HOLD_MINUTES = 60
@@ -81,7 +83,7 @@ def _overdue(talk: Talk, signal: Mapping[str, Any], pool: Mapping[str, Any]) -> 
     looked = talk.asked("fleet_nodes", pool=pool["pool"], filter="starting")
     if looked is None:
         return talk.call("fleet_nodes", pool=pool["pool"], filter="starting", sort="age", limit=10)
-    late_s = LATE * pool["launch_delay_s"]
+    late_s = (LATE_SPOT if pool["is_spot"] else LATE) * pool["launch_delay_s"]
     ill = [node for node in looked.get("nodes", ()) if node["message"] is not None or node["age_s"] > late_s]
     return _elsewhere(talk, signal) if ill else None
 
@@ -148,7 +150,7 @@ def _waits(talk: Talk) -> bool:
 
 
 def _other(talk: Talk, pool: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The cheapest pool that works and has room."""
+    """The cheapest pool that works and has room; one that does not share the region or the market, if there is one."""
     sound = [
         one
         for one in talk.report["pools"]
@@ -158,7 +160,14 @@ def _other(talk: Talk, pool: Mapping[str, Any]) -> dict[str, Any] | None:
         and one["breaker_left_s"] == 0
         and one["target"] < one["max_nodes"]
     ]
-    return min(sound, key=lambda one: (one["usd_per_node_hour"] or 0.0, one["pool"]), default=None)
+    return min(
+        sound, key=lambda one: (_is_alike(one, pool), one["usd_per_node_hour"] or 0.0, one["pool"]), default=None
+    )
+
+
+def _is_alike(one: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
+    """Whether what befalls one is likely to befall the other: quota is a region's, spot capacity is a market's."""
+    return bool(one["region"] and one["region"] == pool["region"]) or bool(one["is_spot"] and pool["is_spot"])
 
 
 def _retired(talk: Talk, signal: Mapping[str, Any]) -> Step | None:

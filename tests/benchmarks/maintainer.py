@@ -1,6 +1,6 @@
 """What a maintainer is worth beside the rule, and how fast people are heard: the same faults with and without it.
 
-    python -m tests.benchmarks.maintainer [--watched-s 25] [--tries 3]
+    python -m tests.benchmarks.maintainer [--watched-s 25] [--runs 1] [--tries 3]
 
 The whole system as real processes: `astraflow run` over two regions of local nodes, engine and trainer scripted; the
 maintainer asks a stand-in for a model over the Messages API, real HTTP, streamed. Two faults: all nodes of the cheap
@@ -14,6 +14,7 @@ import asyncio
 import sys
 import tempfile
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -31,12 +32,12 @@ PEOPLE = {
 }
 
 
-async def measure_faults(directory: Path, *, watched_s: float) -> list[Toll]:
-    """Each fault, first by the rule alone."""
+async def measure_faults(directory: Path, *, watched_s: float, runs: int) -> list[Toll]:
+    """Each fault so many times, in turn by the rule alone and with the maintainer."""
     found = []
-    for fault in FAULTS:
+    for fault, number in product(FAULTS, range(runs)):
         for has_maintainer in (False, True):
-            place = directory / f"{fault}-{has_maintainer}"
+            place = directory / f"{fault}-{number}-{has_maintainer}"
             place.mkdir()
             found.append(await toll(place, fault, has_maintainer=has_maintainer, watched_s=watched_s))
     return found
@@ -76,6 +77,7 @@ def people_table(found: list[Latencies]) -> Table:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--watched-s", type=float, default=25.0, help="from the fault on (default %(default)s)")
+    parser.add_argument("--runs", type=int, default=1, help="of each fault, with and without (default %(default)s)")
     parser.add_argument("--tries", type=int, default=3, help="of what people do (default %(default)s)")
     return parser
 
@@ -83,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 if __name__ == "__main__":
     chosen = _parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        tolls = asyncio.run(measure_faults(Path(folder), watched_s=chosen.watched_s))
+        tolls = asyncio.run(measure_faults(Path(folder), watched_s=chosen.watched_s, runs=chosen.runs))
         people = asyncio.run(measure_people(Path(folder), tries=chosen.tries))
     Console().print(toll_table(tolls, watched_s=chosen.watched_s), people_table(people))
     sys.exit(0)

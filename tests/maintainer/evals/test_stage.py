@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_rule_is_told_what_the_fleet_may_do_as_in_a_run(tmp_path: Path) -> None:
-    async with staged(brief("quota-gone"), tmp_path) as stage:
+    async with staged(brief("injected-log"), tmp_path) as stage:
         await stage.tick(0.0, None)
         assert stage.cloud.terms is not None
         assert {pool.pool: pool.price_per_hour for pool in stage.cloud.terms.pools} == {"eu": 1.0, "us": 0.8}
@@ -29,7 +29,7 @@ async def test_the_rule_is_told_what_the_fleet_may_do_as_in_a_run(tmp_path: Path
 
 
 async def test_told_of_launches_that_are_refused_the_rule_orders_elsewhere_within_two_minutes(tmp_path: Path) -> None:
-    async with staged(brief("quota-gone", hours=0.7), tmp_path) as stage:
+    async with staged(brief("injected-log", hours=0.7), tmp_path) as stage:
         course = await stage.play(None)
         failed = await stage.ledger.decisions(pool="us", before=None, limit=1000)
         first_at = min(one.at for one in failed[0] if one.kind == "launch_failed") - stage.cloud.began_at
@@ -54,6 +54,18 @@ async def test_the_simulated_fleet_says_who_made_its_machines_go_as_a_real_one_d
 
 def _machines(stage: Stage) -> dict[str, Machine]:
     return {one.launch_id: one for one in stage.cloud.machines.values()}
+
+
+async def test_what_befalls_a_whole_region_the_rule_learns_type_by_type(tmp_path: Path) -> None:
+    async with staged(brief("quota-gone", hours=1.0), tmp_path) as stage:
+        course = await stage.play(None)
+        failed = [one for one in stage.ledger.records.values() if one.instance.pool != PoolId("eu")]
+        eu = course.pool_names.index("eu")
+        before = course.moments[0].pools[eu]
+        moved_s = next((one.at_s for one in course.moments if one.pools[eu] > before), stage.ends_s)
+    tried = {one.instance.pool for one in failed if one.instance.intended_at - stage.cloud.began_at < moved_s}
+    assert tried == {"us", "us-b", "us-c"}
+    assert moved_s - 0.5 * 3600 > 600.0, "the demand has doubled long ago"
 
 
 async def test_the_rule_is_not_told_of_machines_that_come_up_and_do_not_last(tmp_path: Path) -> None:
