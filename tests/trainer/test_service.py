@@ -5,8 +5,8 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,16 +182,39 @@ async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) 
         assert await around.versions() == [0, 1, 2]
 
 
+@contextmanager
+def held_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[asyncio.Event, threading.Event]]:
+    """Steps that do not end before they are let go, at the latest at the end of the block: one has begun, let it go."""
+    begun, released = asyncio.Event(), threading.Event()
+    loop, step = asyncio.get_running_loop(), ScriptedBackend.step
+
+    def held(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
+        loop.call_soon_threadsafe(begun.set)
+        released.wait()
+        return step(backend, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ScriptedBackend, "step", held)
+        try:
+            yield begun, released
+        finally:
+            released.set()
+
+
 @pytest.mark.anyio
-async def test_stopping_lets_a_short_step_end_and_acknowledges_it(tmp_path: Path) -> None:
+async def test_stopping_lets_a_short_step_end_and_acknowledges_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with surroundings(tmp_path, batches=9) as around:
         stop = asyncio.Event()
-        training = asyncio.create_task(around.train(config(step_s=0.1, drain_s=PATIENCE_S), stop))
-        await around.data.until_reported(1)
-        stop.set()
-        await training
-        assert len(around.data.reports) == len(around.data.served)
-        assert await around.versions() == list(range(len(around.data.reports) + 1))
+        with held_step(monkeypatch) as (begun, released):
+            training = asyncio.create_task(around.train(config(drain_s=PATIENCE_S), stop))
+            await begun.wait()
+            stop.set()
+            released.set()
+            await training
+        assert list(around.data.reports) == [batch.id for batch in around.data.served[:1]]
+        assert await around.versions() == [0, 1]
 
 
 @pytest.mark.anyio
@@ -199,25 +222,13 @@ async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with surroundings(tmp_path, batches=2) as around:
-        begun, released = asyncio.Event(), threading.Event()
-        loop, step = asyncio.get_running_loop(), ScriptedBackend.step
-
-        def slow(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
-            loop.call_soon_threadsafe(begun.set)
-            released.wait()
-            return step(backend, batch)
-
         stop = asyncio.Event()
-        with monkeypatch.context() as patch:
-            patch.setattr(ScriptedBackend, "step", slow)
+        with held_step(monkeypatch) as (begun, _):
             training = asyncio.create_task(around.train(config(), stop))
             await begun.wait()
             stop.set()
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    await training  # and the step still goes on
-            finally:
-                released.set()
+            async with asyncio.timeout(PATIENCE_S):
+                await training  # and the step still goes on
         assert around.data.reports == {}
         await around.train(config(max_steps=2))
         assert [report.version for report in around.data.reports.values()] == [1, 2]
