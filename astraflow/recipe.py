@@ -149,6 +149,11 @@ def summary_of(file: Path) -> str:
     return str(stacked(_layers(file)).get("summary", ""))
 
 
+def files_of(file: Path) -> list[Path]:
+    """The file and those that it extends, resolved. Raises: InvalidInput."""
+    return [Path(layer.name) for layer in _layers(file)]
+
+
 def snapshot(recipe: Recipe) -> str:
     """The recipe as JSON, complete: `load_recipe` reads it back from a file that ends in `.json`."""
     of_this_process = {"name", "hardware"} - recipe.nodes.model_fields_set

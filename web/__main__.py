@@ -60,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", action="append", default=[], dest="names", help="a host name that browsers use")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="certificate and chain, PEM: speak TLS")
     parser.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
+    parser.add_argument(
+        "--recipes", action="append", default=[], type=Path, metavar="DIR", help="folder with recipes to launch"
+    )
+    parser.add_argument(
+        "--join-host", default="", metavar="ADDRESS", help="where launched runs listen that have machines elsewhere"
+    )
+    parser.add_argument("--join-name", default="", metavar="NAME", help="under which name those machines reach it")
     parser.add_argument("--provider", type=Path, metavar="FILE", help="TOML file about an OpenID provider to log in by")
     return parser
 

@@ -1,5 +1,6 @@
 """What the web process is told when it starts."""
 
+import stat
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -7,6 +8,7 @@ from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import Config
+from astraflow.runtime.hosts import WILDCARDS, reachable
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
@@ -52,6 +54,12 @@ class Settings(Config):
     """PEM file with the certificate and its chain: this process then speaks TLS itself."""
     tls_key: Path | None = None
     """PEM file with its private key."""
+    recipes: tuple[Path, ...] = ()
+    """Folders with recipes that can be launched, besides those that come with AstraFlow. They are only read."""
+    join_host: str = ""
+    """Address of this machine on which launched runs listen that have machines elsewhere; empty: there are none."""
+    join_name: str = ""
+    """Name or address under which those machines reach it; empty for `join_host` itself."""
     provider: Path | None = None
     """TOML file about an OpenID provider through which people log in (`web.accounts.provider.ProviderConfig`)."""
     provider_secret: str = Field(default="", repr=False)
@@ -66,7 +74,15 @@ class Settings(Config):
         return value
 
     def check(self) -> None:
-        """Refuse what would let strangers in. Raises: InvalidInput."""
+        """Refuse what would let strangers in, or leave machines outside. Raises: InvalidInput."""
+        for folder in self.recipes:
+            _check_recipes(folder)
+        if self.join_host and not (self.join_host in WILDCARDS and self.join_name):
+            reachable(self.join_host, what="--join-host")
+        if self.join_name:
+            reachable(self.join_name, what="--join-name")
+            if not self.join_host:
+                raise InvalidInput("--join-name goes with --join-host, the address of this machine behind that name")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidInput("TLS needs both --tls-certificate and --tls-key")
         if self.has_tls and self.behind_proxy:
@@ -94,3 +110,15 @@ class Settings(Config):
     def is_https(self) -> bool:
         """Whether browsers reach the page over TLS: then cookies are Secure."""
         return bool(self.behind_proxy) or self.has_tls
+
+
+def _check_recipes(folder: Path) -> None:
+    """Recipes are declared by who may write to the folder. Raises: InvalidInput where that is anybody."""
+    try:
+        mode = folder.stat().st_mode
+    except OSError as problem:
+        raise InvalidInput(f"--recipes {folder}: {problem.strerror}: name a folder with recipes") from None
+    if not stat.S_ISDIR(mode):
+        raise InvalidInput(f"--recipes {folder}: is no folder: name the one that the recipes stand in")
+    if mode & stat.S_IWOTH:
+        raise InvalidInput(f"--recipes {folder}: everybody may write there, and would choose what is run: chmod o-w it")

@@ -1,6 +1,7 @@
 """What a run on this machine tells its fleet service: its recipe's `fleet`, and what follows from the rest of it."""
 
 from astraflow.recipe import Recipe
+from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.toml import Values, merged
 
 LARGER = 4
@@ -26,6 +27,33 @@ def fleet_values(recipe: Recipe, *, run: str) -> Values:
     if not recipe.fleet.get("pools"):
         here["pools"] = {recipe.nodes.pool: _pool(recipe, provider=next(iter(_providers(recipe))))}
     return merged(here, recipe.fleet)
+
+
+def pools_elsewhere(recipe: Recipe) -> tuple[str, ...]:
+    """Pools whose machines are others than this one: what these are told to join must be reachable from there.
+
+    Processes of this machine and hosts on its loopback are here; whatever else there is, is elsewhere. What makes no
+    sense is the fleet service's to refuse.
+    """
+    values = fleet_values(recipe, run="here")
+    pools, known = _tables(values.get("pools")), _tables(values.get("providers"))
+    return tuple(name for name, pool in pools.items() if not _is_here(known.get(str(pool.get("provider")), {})))
+
+
+def _is_here(provider: Values) -> bool:
+    match provider.get("kind"):
+        case "static_ssh":
+            return all(is_loopback(str(host.get("address"))) for host in _tables(provider.get("hosts")).values())
+        case None | "local_process":
+            return True
+        case _:
+            return False
+
+
+def _tables(value: object) -> dict[str, Values]:
+    """The tables in a table, by name."""
+    found = value.items() if isinstance(value, dict) else ()
+    return {name: table for name, table in found if isinstance(table, dict)}
 
 
 def _providers(recipe: Recipe) -> Values:

@@ -42,9 +42,12 @@ def report(
 def recipes(
     recipe: Annotated[str, typer.Argument(help="Show the settings of this one.")] = "",
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    folders: Annotated[
+        list[Path], typer.Option("--recipes", metavar="DIR", help="A folder with recipes of your own; may be repeated.")
+    ] = [],  # noqa: B006 (the same)
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything a form needs.")] = False,
 ) -> None:
-    """List the recipes that come with AstraFlow, or the settings of one."""
+    """List the recipes that come with AstraFlow and those of your folders, or the settings of one."""
     import json
 
     from rich.console import Console
@@ -53,16 +56,16 @@ def recipes(
     from astraflow.cli.recipe_form import form_values, recipe_cards, recipe_form, shown
 
     if recipe:
-        form = recipe_form(recipe, overrides)
+        form = recipe_form(recipe, overrides, folders=folders)
         table = Table("setting", "value", "what it is", box=None)
         for field in form.fields:
             table.add_row(field.key, shown(field.value), field.description)
         found: object = form_values(form)
     else:
-        cards = recipe_cards()
+        cards = recipe_cards(folders)
         table = Table("recipe", "what it does", box=None)
         for card in cards:
-            table.add_row(card["name"], card["summary"])
+            table.add_row(card["name"], card["problem"] or card["summary"])
         found = cards
     if as_json:
         print(json.dumps(found))  # noqa: T201 (for programs, as it is)

@@ -17,6 +17,8 @@ class Door:
     address: str
     token: str = field(repr=False)
     tls: ClientTls | None = None
+    advertised: str = ""
+    """Under which name other machines reach it; empty where nothing says so."""
 
 
 def find_run(address: str, token: str, token_file: Path | None) -> Door:
@@ -31,7 +33,8 @@ def find_run(address: str, token: str, token_file: Path | None) -> Door:
         facts = directory.facts
         if facts.dataflow and address in ("", facts.dataflow):
             tls = authority_client_tls(Authority.opened(directory.authority)) if facts.is_tls else None
-            return Door(address=facts.dataflow, token=token or directory.token, tls=tls)
+            advertised = facts.enroll.rpartition(":")[0]
+            return Door(address=facts.dataflow, token=token or directory.token, tls=tls, advertised=advertised)
     if address:
         raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
     raise InvalidInput("no run is active on this machine: start one (astraflow demo), or give its ADDRESS and token")

@@ -1,11 +1,11 @@
 """The processes that a recipe's run is made of, as command lines."""
 
 import sys
-from dataclasses import dataclass
 
 from astraflow.cli.child import Program
 from astraflow.cli.exporting import traces_to
 from astraflow.cli.options import TOKEN
+from astraflow.cli.places import Places
 from astraflow.cli.preparation import unprepared
 from astraflow.cli.rundir import RunDirectory
 from astraflow.recipe import Recipe
@@ -27,47 +27,6 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 def trainer_name(policy: str) -> str:
     """Name of the process that trains a policy."""
     return f"trainer-{policy}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where the services of a run listen: chosen once, the same after every restart."""
-
-    host: str
-    dataflow_port: int
-    weights_port: int
-    web_port: int
-    enroll_port: int
-    is_tls: bool
-    """Whether the services speak mutual TLS."""
-    fleet_port: int
-    metrics: str
-    """`HOST:PORT` where dataflow serves metrics, or `off`."""
-
-    @property
-    def dataflow(self) -> str:
-        """`HOST:PORT`."""
-        return f"{self.host}:{self.dataflow_port}"
-
-    @property
-    def weights(self) -> str:
-        """`HOST:PORT`."""
-        return f"{self.host}:{self.weights_port}"
-
-    @property
-    def enroll(self) -> str:
-        """`HOST:PORT` where those who join get a certificate; empty without TLS."""
-        return f"{self.host}:{self.enroll_port}" if self.is_tls else ""
-
-    @property
-    def fleet(self) -> str:
-        """`HOST:PORT`."""
-        return f"{self.host}:{self.fleet_port}"
-
-    @property
-    def metrics_url(self) -> str:
-        """Where to read the metrics; empty for nowhere."""
-        return "" if self.metrics == "off" else f"http://{self.metrics}/metrics"
 
 
 class Programs:
@@ -196,7 +155,8 @@ class Programs:
 
     def _listening(self) -> list[str]:
         """For services: who is revoked they know without TLS too."""
-        return ["--authority", str(self._directory.authority), "--tls" if self._places.is_tls else "--no-tls"]
+        known = ["--advertise", self._places.advertised] if self._places.advertised != self._places.host else []
+        return ["--authority", str(self._directory.authority), "--tls" if self._places.is_tls else "--no-tls", *known]
 
     def _dialling(self) -> list[str]:
         return ["--authority", str(self._directory.authority)] if self._places.is_tls else []

@@ -6,11 +6,14 @@ import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from astraflow.cli.declared import check_declared, declared
+from astraflow.cli.fleet import pools_elsewhere
 from astraflow.cli.setting_titles import is_short, owner_of, title_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe import (
@@ -85,18 +88,29 @@ class RecipeForm:
     """The choices as a recipe file that extends this one."""
     usd_per_hour: float
     """What its nodes cost."""
+    has_fleet: bool
+    """It says where machines come from: it is meant to be launched with a fleet service."""
+    pools_elsewhere: tuple[str, ...]
+    """Pools whose machines are others than this one, and have to reach it."""
 
 
-def recipe_cards() -> list[dict[str, Any]]:
-    """Name, sentence and stand-ins of every recipe that comes with AstraFlow."""
-    return [_card(name) for name in packaged_recipes()]
+def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
+    """Name, place, sentence and stand-ins of every recipe that comes with AstraFlow or stands in one of the folders.
+
+    Raises: InvalidInput for a folder that cannot be read.
+    """
+    packaged = [_card(name, name, "") for name in packaged_recipes()]
+    return packaged + [_card(one.name, str(one.file), one.problem, folders) for one in declared(folders)]
 
 
-def recipe_form(place: str, overrides: Sequence[str] = ()) -> RecipeForm:
+def recipe_form(place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = ()) -> RecipeForm:
     """The form of a recipe with choices as `--set` takes them; what is wrong with them is in it.
 
+    folders: where recipes are declared; those that stand there may use nothing from elsewhere.
     Raises: InvalidInput for a recipe that cannot be read without them.
     """
+    if any(Path(place).is_relative_to(folder.resolve()) for folder in folders):
+        check_declared(Path(place), folders)
     plain = load_recipe(place, check=Check.NONE)
     chosen, problems = plain, []
     try:
@@ -113,6 +127,8 @@ def recipe_form(place: str, overrides: Sequence[str] = ()) -> RecipeForm:
         checks=tuple(_checks(problems)),
         toml=as_toml(place, overrides),
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
+        has_fleet=bool(chosen.fleet.get("providers") or chosen.fleet.get("pools")),
+        pools_elsewhere=pools_elsewhere(chosen),
     )
 
 
@@ -145,12 +161,18 @@ def _as_written(text: str) -> str:
     return text
 
 
-def _card(name: str) -> dict[str, Any]:
+def _card(name: str, place: str, problem: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    card = {"name": name, "place": place, "summary": "", "simulated": [], "problem": problem}
+    if problem:
+        return card
     try:
-        recipe = load_recipe(name, check=Check.NONE)
-    except InvalidInput as problem:
-        return {"name": name, "summary": summary_of(find_recipe(name)), "simulated": [], "problem": str(problem)}
-    return {"name": name, "summary": recipe.summary, "simulated": list(_simulated(recipe)), "problem": ""}
+        if folders:
+            check_declared(Path(place), folders)
+        card["summary"] = summary_of(find_recipe(place))
+        recipe = load_recipe(place, check=Check.NONE)
+    except InvalidInput as trouble:
+        return card | {"problem": str(trouble)}
+    return card | {"summary": recipe.summary, "simulated": list(_simulated(recipe))}
 
 
 def _simulated(recipe: Recipe) -> tuple[str, ...]:

@@ -19,12 +19,13 @@ from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
 from astraflow.recipe import Check, dataflow_config, load_recipe, node_config, trainer_config, weights_config
 from astraflow.runtime import logs
+from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.service import run_process
 from astraflow.runtime.toml import toml_value
 from astraflow.runtime.tracing import TracingConfig, chosen, configure
 from astraflow.wire.channel import ClientTls, authority_client_tls, dial
-from astraflow.wire.server import Listen, ServerTls, authority_tls, is_loopback
+from astraflow.wire.server import Listen, ServerTls, authority_tls
 
 
 def run_dataflow(

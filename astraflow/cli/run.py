@@ -46,6 +46,13 @@ Host = Annotated[
     typer.Option(help="This machine's address under which nodes of other machines may join; loopback lets in none."),
 ]
 
+Advertised = Annotated[
+    str,
+    typer.Option(
+        "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it is another."
+    ),
+]
+
 
 def demo(
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
@@ -94,6 +101,7 @@ def run(
     port: WebPort = 0,
     run_dir: RunDir = None,
     host: Host = "127.0.0.1",
+    advertise: Advertised = "",
     tls: Tls = None,
     fleet: Fleet = False,
     maintainer: Maintainer = None,
@@ -119,6 +127,7 @@ def run(
             options,
             directory=run_dir,
             host=host,
+            advertise=advertise,
             tls=tls,
             web_port=port,
             summary_file=json,

@@ -41,15 +41,23 @@ def list_runs(
 @runs.command()
 def launch(
     reason: Reason,
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe that comes with AstraFlow.")] = "",
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe that the page has.")] = "",
     of: Annotated[
         str, typer.Option(help="Instead: a run that was launched there, of whose settings to make one.")
     ] = "",
     overrides: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="A setting that differs, as in stop.steps=50.")
     ] = [],  # noqa: B006 (typer copies it)
-    fleet: Annotated[bool, typer.Option("--fleet", help="A fleet service starts its nodes.")] = False,
-    endless: Annotated[bool, typer.Option("--endless", help="It goes on until it is stopped.")] = False,
+    fleet: Annotated[
+        bool | None,
+        typer.Option(
+            "--fleet/--no-fleet", help="A fleet service starts its nodes; by default as the recipe or the run has it."
+        ),
+    ] = None,
+    endless: Annotated[
+        bool | None,
+        typer.Option("--endless/--ending", help="It goes on until it is stopped; by default a recipe's does not."),
+    ] = None,
     limit_s: Annotated[float | None, typer.Option(min=1, help="It ends after that long either way.")] = None,
     key: Key = "",
     web: Web = "",

@@ -43,12 +43,15 @@ def launch_body(
     recipe: str,
     of: str,
     overrides: Sequence[str],
-    fleet: bool,
-    endless: bool,
+    fleet: bool | None,
+    endless: bool | None,
     limit_s: float | None,
     reason: str,
 ) -> dict[str, object]:
-    """What to launch. Raises: InvalidInput for both or neither of recipe and `of`, and for what is no KEY=VALUE."""
+    """What to launch; what is None is left to the page.
+
+    Raises: InvalidInput for both or neither of recipe and `of`, and for what is no KEY=VALUE.
+    """
     if bool(recipe) == bool(of):
         raise InvalidInput("name a recipe to launch, or with --of an earlier run: one of them")
     settings = {}
@@ -58,8 +61,9 @@ def launch_body(
             raise InvalidInput(f"--set takes KEY=VALUE, as in stop.steps=50, not {override[:80]!r}")
         settings[key.strip()] = value
     what = {"recipe": recipe} if recipe else {"of": of}
-    how = {"fleet": fleet, "ends_by_itself": not endless, "limit_s": limit_s}
-    return {**what, "set": settings, **how, "reason": reason}
+    how = {"fleet": fleet, "ends_by_itself": None if endless is None else not endless, "limit_s": limit_s}
+    known = {key: value for key, value in how.items() if value is not None}
+    return {**what, "set": settings, **known, "reason": reason}
 
 
 def printable(text: str) -> str:

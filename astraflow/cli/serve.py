@@ -195,6 +195,19 @@ def web(
     tls_certificate: Annotated[str | None, typer.Option(help="Certificate and chain, PEM: speak TLS.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Its private key, PEM.")] = None,
     provider: Annotated[str | None, typer.Option(help="TOML file about an OpenID provider to log in by.")] = None,
+    recipes: Annotated[
+        list[Path],
+        typer.Option("--recipes", metavar="DIR", help="A folder with recipes of your own to launch; may be repeated."),
+    ] = [],  # noqa: B006 (typer copies it)
+    join_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="This machine's address on which launched runs let in machines elsewhere, over TLS."
+        ),
+    ] = None,
+    join_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Under which name those machines reach it, if another.")
+    ] = None,
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
@@ -212,10 +225,13 @@ def web(
         "tls-certificate": tls_certificate,
         "tls-key": tls_key,
         "provider": provider,
+        "join-host": join_host,
+        "join-name": join_name,
         "authority": str(authority) if authority else None,
     }
     token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
+    flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
     run_web(
         dataflow=dataflow,
         directory=directory or home() / "web",

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from astraflow.access.authority import Authority
 from astraflow.cli.exporting import keda_at, traces_to
-from astraflow.cli.fleet import fleet_values
+from astraflow.cli.fleet import fleet_values, pools_elsewhere
 from astraflow.cli.maintaining import maintainer_values
-from astraflow.cli.ports import free_ports, is_free
-from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Places, Programs, trainer_name
+from astraflow.cli.places import Places, chosen_places
+from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
 from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.cli.screen import Screen, summary_table
 from astraflow.cli.supervisor import Happening, RoleFailed, Supervisor
@@ -29,9 +29,9 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
 from astraflow.recipe import Recipe, snapshot
 from astraflow.runtime import logs
+from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.service import EXIT_FAILED, leaves, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
-from astraflow.wire.server import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +224,14 @@ def run_here(
     *,
     directory: Path | None,
     host: str,
+    advertise: str,
     tls: bool | None,
     web_port: int,
     summary_file: Path | None,
 ) -> int:
     """Run a recipe to its end on this machine and say what came of it; returns the exit code.
 
+    advertise: under which name machines elsewhere reach `host`; empty for that itself.
     tls: whether services speak mutual TLS; None for beyond loopback only.
     Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
     """
@@ -237,8 +239,9 @@ def run_here(
         raise InvalidInput("--maintainer goes with --fleet: it looks after pools that a fleet service sizes")
     logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
     console = Console(stderr=False, highlight=False)
-    is_tls = not is_loopback(host) if tls is None else tls
-    places = _places(host, web_port, is_tls=is_tls, metrics=str(recipe.dataflow.get("metrics", "")))
+    metrics = str(recipe.dataflow.get("metrics", ""))
+    places = chosen_places(host, advertise=advertise, tls=tls, web_port=web_port, metrics=metrics)
+    lost = pools_elsewhere(recipe) if options.has_fleet else ()
     outcome: list[Summary] = []
     with RunDirectory.opened(directory, name=recipe.name, seed=recipe.seed, recipe=snapshot(recipe)) as opened:
         opened.note(
@@ -259,6 +262,12 @@ def run_here(
         async def main(stop: asyncio.Event) -> None:
             with Screen(console) as screen:
                 screen.say(f"Run {opened.facts.run}; its folder: {opened.path}")
+                if lost and is_loopback(host):
+                    screen.say(
+                        f"Machines of the pools {', '.join(lost)} are told to join {places.dataflow}, which is their "
+                        "own loopback where they are others than this one: give --host an address that they reach",
+                        style="yellow",
+                    )
                 outcome.append(await Session(recipe, opened, places, screen, options).run(stop))
 
         code = run_process(main)
@@ -283,29 +292,6 @@ def has_display() -> bool:
 def _on_loop(at: float) -> float:
     """A moment of `time.monotonic()` on the running loop's clock."""
     return asyncio.get_running_loop().time() + at - time.monotonic()
-
-
-def _places(host: str, web_port: int, *, is_tls: bool, metrics: str) -> Places:
-    """metrics: as the recipe has it; a free port of loopback when it has none."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104 (refused here)
-        raise InvalidInput(
-            f"{host} is every address and none: give --host the one under which others reach this machine"
-        )
-    if web_port and not is_free(web_port):
-        raise InvalidInput(
-            f"port {web_port} is in use: stop what holds it, or choose another --port (0 takes a free one)"
-        )
-    dataflow_port, weights_port, enroll_port, fleet_port = free_ports(4, host=host)
-    return Places(
-        host=host,
-        dataflow_port=dataflow_port,
-        weights_port=weights_port,
-        enroll_port=enroll_port,
-        is_tls=is_tls,
-        fleet_port=fleet_port,
-        web_port=web_port or free_ports(1)[0],
-        metrics=metrics or f"127.0.0.1:{free_ports(1)[0]}",
-    )
 
 
 def _write_summary(file: Path, summary: Summary, directory: RunDirectory) -> None:

@@ -68,7 +68,7 @@ def token(
         typer.echo(asyncio.run(asked(revoked)))
         return
     made = asyncio.run(asked(minted))
-    where = f"{door.address.rpartition(':')[0]}:{made.port}"
+    where = f"{door.advertised or door.address.rpartition(':')[0]}:{made.port}"
     if as_json:
         typer.echo(json.dumps({"address": where, "token": made.token, "id": made.id, "expires_at": made.expires_at}))
         return

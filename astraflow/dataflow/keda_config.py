@@ -6,7 +6,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from astraflow.runtime.config import Config
-from astraflow.wire.server import ServerTls, is_loopback
+from astraflow.runtime.hosts import is_loopback
+from astraflow.wire.server import ServerTls
 
 
 class KedaConfig(Config):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.wire.server import is_loopback
+from astraflow.runtime.hosts import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 """Serving a plane: bind, authenticate, map errors, drain."""
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from astraflow.access.keeper import Keeper
 from astraflow.access.limits import Limits, host_of
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, ProtocolMismatch
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.hosts import host_port, is_loopback
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import ERROR_KEY, to_status
@@ -102,7 +102,7 @@ async def serving(
     port = _bind(server, listen)
     await server.start()
     try:
-        yield _address(listen.host, port)
+        yield host_port(listen.host, port)
     finally:
         await server.stop(listen.drain_s)
 
@@ -141,23 +141,13 @@ async def serving_openly(
     bound = _bind(server, listen)
     await server.start()
     try:
-        yield _address(host, bound)
+        yield host_port(host, bound)
     finally:
         await server.stop(listen.drain_s)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _bind(server: grpc.aio.Server, listen: Listen) -> int:
-    address = _address(listen.host, listen.port)
+    address = host_port(listen.host, listen.port)
     if not 0 <= listen.port < 2**16:  # gRPC would take 65537 for 1
         raise InvalidInput(f"cannot listen on {address}: ports go from 1 to 65535, and 0 takes a free one")
     try:
@@ -169,11 +159,6 @@ def _bind(server: grpc.aio.Server, listen: Listen) -> int:
             f"cannot listen on {address}: the port is in use or the address is not this machine's; "
             "stop what holds it or choose another port"
         ) from None
-
-
-def _address(host: str, port: int) -> str:
-    """`HOST:PORT`, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:

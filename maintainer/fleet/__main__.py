@@ -12,9 +12,10 @@ from typing import Any
 from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
+from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.service import exit_code, run_process
 from astraflow.runtime.toml import read_toml
-from astraflow.wire.server import Listen, authority_tls, is_loopback
+from astraflow.wire.server import Listen, authority_tls
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.service import serve
 

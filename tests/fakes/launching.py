@@ -20,7 +20,7 @@ class FakeCatalogue(Catalogue):
     """One recipe, `smoke`, with one setting."""
 
     async def cards(self) -> tuple[RecipeCard, ...]:
-        return (RecipeCard(name="smoke", summary="Looks whether it smokes", simulated=(), problem=""),)
+        return (RecipeCard(name="smoke", place="smoke", summary="Looks whether it smokes", simulated=(), problem=""),)
 
     async def card(self, name: str) -> RecipeCard:
         if name != "smoke":
@@ -54,6 +54,8 @@ class FakeCatalogue(Catalogue):
             checks=(),
             toml=f"steps = {steps}",
             usd_per_hour=0.0,
+            has_fleet=False,
+            pools_elsewhere=(),
         )
 
 

@@ -1,4 +1,4 @@
-"""Debian's SSH server as a host of a test: on loopback, with keys, a port and a home of its own."""
+"""Debian's SSH server as a host of a test: by default on loopback, with keys, a port and a home of its own."""
 
 import os
 import socket
@@ -17,7 +17,7 @@ SSHD = Path("/usr/sbin/sshd")
 PATIENCE_S = 30.0
 
 _CONFIG = """
-ListenAddress 127.0.0.1:{port}
+ListenAddress {address}:{port}
 HostKey {directory}/host_key
 AuthorizedKeysFile {directory}/authorized_keys
 SetEnv HOME={directory}/home
@@ -34,6 +34,7 @@ PermitRootLogin prohibit-password
 class SshServer:
     """One that runs."""
 
+    address: str
     port: int
     directory: Path
     process: subprocess.Popen[bytes]
@@ -45,43 +46,45 @@ class SshServer:
 
     def known_host(self) -> str:
         """Its line in a file of known hosts."""
-        return f"[127.0.0.1]:{self.port} {(self.directory / 'host_key.pub').read_text()}"
+        return f"[{self.address}]:{self.port} {(self.directory / 'host_key.pub').read_text()}"
 
 
 @contextmanager
-def serving_ssh(directory: Path, *, key: asyncssh.SSHKey, port: int = 0) -> Iterator[SshServer]:
+def serving_ssh(
+    directory: Path, *, key: asyncssh.SSHKey, address: str = "127.0.0.1", port: int = 0
+) -> Iterator[SshServer]:
     """Until the block ends. key: whose holder may log in, as the user of the test. port: a free one by default."""
-    port = port or _free_port()
+    port = port or _free_port(address)
     (directory / "home").mkdir(parents=True)
     host_key = asyncssh.generate_private_key("ssh-ed25519")
     host_key.write_private_key(str(directory / "host_key"))
     (directory / "host_key").chmod(0o600)
     host_key.write_public_key(str(directory / "host_key.pub"))
     key.write_public_key(str(directory / "authorized_keys"))
-    (directory / "config").write_text(_CONFIG.format(port=port, directory=directory))
+    (directory / "config").write_text(_CONFIG.format(address=address, port=port, directory=directory))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's makes it when the service starts
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(directory / "config")], stderr=log)
     try:
-        _await(port, process, directory / "log")
-        yield SshServer(port=port, directory=directory, process=process)
+        _await(address, port, process, directory / "log")
+        yield SshServer(address=address, port=port, directory=directory, process=process)
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
 
 
-def _free_port() -> int:
+def _free_port(address: str) -> int:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind((address, 0))
         return int(taken.getsockname()[1])
 
 
-def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await(address: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            socket.create_connection((address, port), timeout=1.0).close()
         except OSError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

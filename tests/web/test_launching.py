@@ -19,7 +19,8 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, flash_of, running_web
 from web.launching.catalogue import Catalogue, FormField, RecipeForm, overrides_from
 from web.launching.command import environment
-from web.launching.launcher import LaunchOptions, tail
+from web.launching.launcher import tail
+from web.launching.options import LaunchOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
 
@@ -201,7 +202,16 @@ def test_what_is_launched_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) ->
 
 def form_of(*fields: FormField) -> RecipeForm:
     return RecipeForm(
-        name="r", summary="", simulated=(), fields=fields, problems=(), checks=(), toml="", usd_per_hour=0.0
+        name="r",
+        summary="",
+        simulated=(),
+        fields=fields,
+        problems=(),
+        checks=(),
+        toml="",
+        usd_per_hour=0.0,
+        has_fleet=False,
+        pools_elsewhere=(),
     )
 
 

@@ -12,12 +12,13 @@ from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import Seal, new_id
 from astraflow.access.limits import Rate
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, ProtocolMismatch, RateLimited, Unavailable
+from astraflow.runtime.hosts import is_loopback
 from astraflow.wire import channel
 from astraflow.wire.channel import Link, dial
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataStub
 from astraflow.wire.routes import ROUTES, Route
-from astraflow.wire.server import Listen, is_loopback, keeper_of, serving
+from astraflow.wire.server import Listen, keeper_of, serving
 from tests.fakes.clock import ManualClock
 from tests.soak.plan import Trouble
 from tests.soak.proxy import Link as Way

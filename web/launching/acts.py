@@ -4,20 +4,29 @@ Pages and the API both come through here.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
 from web.accounts.viewer import Viewer
 from web.audit import Deed
 from web.fleet_acts import own_key
-from web.launching.catalogue import overrides_from
-from web.launching.launcher import LaunchOptions
+from web.launching.catalogue import RecipeForm, overrides_from
+from web.launching.options import LaunchOptions, reachable
 from web.parts import Parts
 
 
-async def place_of(parts: Parts, recipe: str, of: str) -> str:
-    """What to launch: a recipe that comes with AstraFlow, or the snapshot of a run that was launched from here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a run is made of."""
+
+    name: str
+    """Of the recipe, or of the earlier run."""
+    place: str
+    """As `astraflow run` takes it: a name, or a file."""
+
+
+async def source_of(parts: Parts, recipe: str, of: str) -> Source:
+    """What to launch: a recipe that there is, or the snapshot of a run that was launched from here.
 
     Raises: InvalidInput, UnknownRun.
     """
@@ -27,25 +36,37 @@ async def place_of(parts: Parts, recipe: str, of: str) -> str:
         launched = await parts.launcher.launch(of)
         if not launched.folder.recipe_file.exists():
             raise InvalidInput(f"the run {of} has no recipe yet: it never began")
-        return str(Path(launched.folder.recipe_file))
-    return (await parts.catalogue.card(recipe)).name
+        return Source(name=of, place=str(launched.folder.recipe_file))
+    card = await parts.catalogue.card(recipe)
+    return Source(name=card.name, place=card.place)
 
 
-async def checked_overrides(parts: Parts, place: str, settings: Mapping[str, object]) -> list[str]:
-    """What settings change of a recipe, as `--set` takes it. Raises: InvalidInput that names what is wrong."""
+async def usual_options(parts: Parts, form: RecipeForm, of: str) -> LaunchOptions:
+    """How a run is started when nobody says otherwise: as the earlier one was, else as its recipe asks.
+
+    Raises: UnknownRun.
+    """
+    return (await parts.launcher.launch(of)).options if of else LaunchOptions(has_fleet=form.has_fleet)
+
+
+async def checked(parts: Parts, place: str, settings: Mapping[str, object]) -> tuple[RecipeForm, list[str]]:
+    """A recipe with these settings, and what they change of it, as `--set` takes it.
+
+    Raises: InvalidInput that names what is wrong.
+    """
     plain = await parts.catalogue.form(place)
     written = {key: _written(value) for key, value in settings.items()}
     overrides = overrides_from(written, plain)
     form = await parts.catalogue.form(place, overrides) if overrides else plain
     if form.problems:
         raise InvalidInput("; ".join(f"{one.key}: {one.message}" if one.key else one.message for one in form.problems))
-    return overrides
+    return form, overrides
 
 
 async def launch(
     parts: Parts,
     viewer: Viewer,
-    place: str,
+    source: Source,
     overrides: Sequence[str],
     options: LaunchOptions,
     *,
@@ -53,14 +74,13 @@ async def launch(
     key: str = "",
 ) -> str:
     """Start a run; returns its name. Raises: InvalidInput, Conflict for a key that was used for something else."""
-    deed = Deed(
-        action="run.launch", target=place, after={"set": " ".join(overrides)} if overrides else {}, reason=reason
-    )
+    after = {"set": " ".join(overrides)} if overrides else {}
+    deed = Deed(action="run.launch", target=source.place, after=after, reason=reason)
 
     async def start() -> str:
-        return (await parts.launcher.start(place, overrides, options, actor=viewer.name)).name
+        return (await parts.launcher.start(source.name, source.place, overrides, options, actor=viewer.name)).name
 
-    return await _once(parts, viewer, deed, key, ["launch", place, *options.arguments(), *overrides], start)
+    return await _once(parts, viewer, deed, key, ["launch", source.place, *options.arguments(), *overrides], start)
 
 
 async def stop(parts: Parts, viewer: Viewer, name: str, *, reason: str, key: str = "") -> str:
@@ -76,7 +96,12 @@ async def resume(parts: Parts, viewer: Viewer, name: str, *, reason: str, key: s
     """Let a run go on where it was; returns its name. Raises: UnknownRun, Conflict, InvalidInput."""
 
     async def ask() -> str:
-        return (await parts.launcher.resume(name)).name
+        launched = await parts.launcher.launch(name)
+        options = launched.options
+        if launched.can_resume and options.has_fleet:  # what the page was told of joining may have changed since
+            form = await parts.catalogue.form(str(launched.folder.recipe_file))
+            options = reachable(options, form, parts.settings)
+        return (await parts.launcher.resume(name, options)).name
 
     return await _once(parts, viewer, Deed(action="run.resume", target=name, reason=reason), key, ["resume", name], ask)
 

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -24,6 +25,8 @@ class RecipeCard(_Read):
     """A recipe in a sentence."""
 
     name: str
+    place: str
+    """What is launched: its name again, or the file of one that was declared."""
     summary: str
     simulated: tuple[str, ...]
     problem: str
@@ -80,36 +83,44 @@ class RecipeForm(_Read):
     checks: tuple[FormCheck, ...]
     toml: str
     usd_per_hour: float
+    has_fleet: bool
+    """It says where machines come from: it is meant to be launched with a fleet service."""
+    pools_elsewhere: tuple[str, ...]
+    """Pools whose machines are others than this one, and have to reach it."""
 
 
 class Catalogue:
     """What there is to launch."""
 
-    def __init__(self, *, clock: Clock) -> None:
+    def __init__(self, *, clock: Clock, folders: Sequence[Path] = ()) -> None:
+        """folders: with recipes besides those that come with AstraFlow."""
         self._clock = clock
+        self._folders = [part for folder in folders for part in ("--recipes", str(folder))]
         self._cards: tuple[RecipeCard, ...] = ()
         self._asked_at: float | None = None
         self._plain: dict[str, tuple[float, RecipeForm]] = {}
 
     async def cards(self) -> tuple[RecipeCard, ...]:
-        """Every recipe that comes with AstraFlow. Raises: InvalidInput, DeadlineExceeded."""
+        """Every recipe that comes with AstraFlow or was declared. Raises: InvalidInput, DeadlineExceeded."""
         now = self._clock.now()
         if self._asked_at is None or now - self._asked_at > CARDS_KEPT_S:
-            found = json.loads(await output_of(["recipes", "--json"], timeout_s=TIMEOUT_S))
+            found = json.loads(await output_of(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S))
             self._cards = tuple(RecipeCard.model_validate(card) for card in found)
             self._asked_at = now
         return self._cards
 
     async def card(self, name: str) -> RecipeCard:
-        """The recipe of that name. Raises: InvalidInput when none of those that come with AstraFlow is called so."""
+        """The recipe of that name, which can be launched. Raises: InvalidInput when there is none, or it is broken."""
         for card in await self.cards():
+            if card.name == name and card.problem:
+                raise InvalidInput(f"the recipe {name} cannot be launched: {card.problem}")
             if card.name == name:
                 return card
         known = ", ".join(card.name for card in self._cards)
         raise InvalidInput(f"no recipe is called {name[:80]!r}; known: {known}")
 
     async def form(self, place: str, overrides: Sequence[str] = ()) -> RecipeForm:
-        """A recipe's form with choices. `place` is a name that `card` knows, or the snapshot of a known run.
+        """A recipe's form with choices. `place` is that of a `card`, or the snapshot of a known run.
 
         Raises: InvalidInput for a recipe that cannot be read at all, DeadlineExceeded.
         """
@@ -117,7 +128,7 @@ class Catalogue:
         if not overrides and kept is not None and self._clock.now() - kept[0] <= CARDS_KEPT_S:
             return kept[1]
         sets = [part for override in overrides for part in ("--set", override)]
-        text = await output_of(["recipes", "--json", *sets, "--", place], timeout_s=TIMEOUT_S)
+        text = await output_of(["recipes", "--json", *self._folders, *sets, "--", place], timeout_s=TIMEOUT_S)
         form = RecipeForm.model_validate(json.loads(text))
         if not overrides:
             self._plain[place] = (self._clock.now(), form)

@@ -20,6 +20,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.runs import RunFolder, runs
 from web.db import Database
 from web.launching.command import COMMAND, environment
+from web.launching.options import LaunchOptions
 from web.tables import LaunchedRun
 
 log = get_logger()
@@ -47,24 +48,6 @@ class LaunchState(Enum):
     STARTING = "starting"
     RUNNING = "running"
     ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOptions:
-    """How a run is started, besides its recipe."""
-
-    has_fleet: bool = False
-    """A fleet service starts the nodes."""
-    ends_by_itself: bool = True
-    """It ends when it has learned, or may go no further."""
-    limit_s: float | None = None
-    """It ends after that many seconds either way."""
-
-    def arguments(self) -> list[str]:
-        """As `astraflow run` takes them."""
-        chosen = ["--fleet"] if self.has_fleet else []
-        chosen += ["--headless"] if self.ends_by_itself else []
-        return chosen + (["--limit-s", f"{self.limit_s:g}"] if self.limit_s else [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,17 +97,20 @@ class Launcher:
             raise UnknownRun(f"no run called {name[:120]!r} was launched from here")
         return await asyncio.to_thread(_launch, row)
 
-    async def start(self, recipe: str, overrides: Sequence[str], options: LaunchOptions, *, actor: str) -> Launch:
+    async def start(
+        self, recipe: str, place: str, overrides: Sequence[str], options: LaunchOptions, *, actor: str
+    ) -> Launch:
         """Start a run of a recipe, or of another run's snapshot, in a new folder.
 
+        recipe: its name, or that of the other run. place: as `astraflow run` takes it.
         Raises: InvalidInput when the process or its folder cannot be made.
         """
-        stem = re.sub(r"[^a-z0-9]+", "-", _stem(recipe).lower()).strip("-") or "run"
+        stem = re.sub(r"[^a-z0-9]+", "-", recipe.lower()).strip("-") or "run"
         name = f"{stem}-{datetime.fromtimestamp(self._clock.wall(), UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
         folder = RunFolder(runs() / name)
         row = LaunchedRun(
             name=name,
-            recipe=_stem(recipe),
+            recipe=recipe,
             folder=str(folder.path),
             actor=actor,
             launched_at=self._clock.wall(),
@@ -134,9 +120,9 @@ class Launcher:
             limit_s=options.limit_s,
         )
         sets = [part for override in overrides for part in ("--set", override)]
-        return await self._run(row, [*sets, "--", recipe])
+        return await self._run(row, [*options.arguments(), *sets, "--", place])
 
-    async def resume(self, name: str) -> Launch:
+    async def resume(self, name: str, options: LaunchOptions) -> Launch:
         """Let a run that ended go on where it was. Raises: UnknownRun, Conflict while it goes on, InvalidInput."""
         launch = await self.launch(name)
         if launch.state is not LaunchState.ENDED:
@@ -144,7 +130,7 @@ class Launcher:
         if not launch.can_resume:
             raise InvalidInput(f"the run {name} never began, so there is nothing to go on with: launch it anew")
         row = await self._database.look(lambda session: session.get_one(LaunchedRun, name))
-        return await self._run(row, ["--", str(launch.folder.recipe_file)])
+        return await self._run(row, [*options.arguments(), "--", str(launch.folder.recipe_file)])
 
     async def stop(self, name: str) -> Launch:
         """Ask a run to end: its nodes hand back what they have. Raises: UnknownRun, Conflict when it has ended."""
@@ -162,9 +148,8 @@ class Launcher:
     async def _run(self, row: LaunchedRun, arguments: Sequence[str]) -> Launch:
         folder = RunFolder(Path(row.folder))
         await asyncio.to_thread((folder.path / SUMMARY).unlink, missing_ok=True)  # of its life before this one
-        options = _options(row)
         places = ["--run-dir", str(folder.path), "--json", str(folder.path / SUMMARY)]
-        argv = [*COMMAND, "run", "--no-web", *places, *options.arguments(), *arguments]
+        argv = [*COMMAND, "run", "--no-web", *places, *arguments]
         process = await self._started(folder, argv)
         _STARTED.append(process)
         row.pid = process.pid
@@ -219,12 +204,6 @@ async def _reaped(process: subprocess.Popen[bytes]) -> int:
 
 def _rows(session: Session) -> Sequence[LaunchedRun]:
     return session.exec(select(LaunchedRun).order_by(col(LaunchedRun.launched_at).desc())).all()
-
-
-def _stem(recipe: str) -> str:
-    """What a recipe's name, or the snapshot of a run, is called."""
-    path = Path(recipe)
-    return path.parent.name if path.suffix == ".json" else recipe
 
 
 def _options(row: LaunchedRun) -> LaunchOptions:

@@ -5,8 +5,11 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.errors import InvalidInput
+from web.launching.acts import Source
 from web.launching.catalogue import FormField, FormProblem, RecipeForm
-from web.launching.launcher import LOG, Launch, LaunchOptions, LaunchState
+from web.launching.launcher import LOG, Launch, LaunchState
+from web.launching.options import LaunchOptions
 
 SET = "set."
 """Begins the names of the form's fields that are settings of the recipe."""
@@ -28,7 +31,7 @@ class FieldGroup:
 class LaunchChoice:
     """A recipe, what was filled in, and what would come of it."""
 
-    place: str
+    source: Source
     recipe: str
     """Its name; empty for an earlier run's."""
     of: str
@@ -85,7 +88,7 @@ class LaunchChoice:
     def command(self) -> str:
         """The same on the command line."""
         sets = [part for override in self.overrides for part in ("--set", override)]
-        return shlex.join(["astraflow", "run", self.place, *self.options.arguments(), *sets])
+        return shlex.join(["astraflow", "run", self.source.place, *self.options.arguments(), *sets])
 
     @property
     def request(self) -> str:
@@ -99,7 +102,7 @@ class LaunchChoice:
             "limit_s": self.options.limit_s,
             "reason": "why",
         }
-        told = {key: value for key, value in body.items() if value not in ("", None, {})}
+        told = {key: value for key, value in body.items() if key == "limit_s" or value not in ("", {})}
         return f"POST /api/v1/launches\nIdempotency-Key: {self.key}\n\n{json.dumps(told, indent=2)}"
 
     @property
@@ -158,17 +161,25 @@ def launch_view(launch: Launch, program: str) -> LaunchView:
     return LaunchView(
         row=launch_row(launch),
         folder=str(launch.folder.path),
-        options=_options_sentence(launch.options),
+        options=_how(launch),
         programs=programs,
         program=chosen,
         can_resume=launch.can_resume,
     )
 
 
-def _options_sentence(options: LaunchOptions) -> str:
+def _how(launch: Launch) -> str:
+    """The way it was started, in a sentence."""
+    options = launch.options
     parts = ["ends by itself when it has learned" if options.ends_by_itself else "goes on until it is stopped"]
     if options.has_fleet:
         parts.append("a fleet service starts its nodes")
     if options.limit_s:
         parts.append(f"ends after {options.limit_s:g} s at the latest")
+    try:
+        enroll = launch.folder.facts.enroll
+    except InvalidInput:
+        enroll = ""  # it has not begun
+    if enroll:
+        parts.append(f"machines elsewhere join at {enroll}, over TLS")
     return "; ".join(parts)

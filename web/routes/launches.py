@@ -10,7 +10,8 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.flash import Flash
 from web.launching import acts
 from web.launching.catalogue import RecipeForm, overrides_from
-from web.launching.launcher import LaunchOptions, tail
+from web.launching.launcher import tail
+from web.launching.options import LaunchOptions, reachable
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
@@ -54,7 +55,7 @@ async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response
     reason = given.get("reason", "")
     try:
         name = await acts.launch(
-            parts, viewer, choice.place, choice.overrides, choice.options, reason=reason, key=given.get("key", "")
+            parts, viewer, choice.source, choice.overrides, choice.options, reason=reason, key=given.get("key", "")
         )
     except AstraFlowError as problem:
         return told(Flash(text=f"The run was not launched: {problem}", tone="bad"), back="/runs/new")
@@ -150,18 +151,21 @@ async def _choice(parts: Parts, request: Request, recipe: str, of: str) -> Launc
 
 async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> LaunchChoice:
     """The form of a recipe, or of an earlier run's, with what was filled in."""
-    place = await acts.place_of(parts, recipe, of)
+    source = await acts.source_of(parts, recipe, of)
+    place = source.place
     plain = await parts.catalogue.form(place)
     values = {key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)}
     problem, overrides, form = "", [], plain
+    options = usual = await acts.usual_options(parts, plain, of)
     try:
         overrides = overrides_from(values, plain)
         form = await parts.catalogue.form(place, overrides) if overrides else plain
-        options = _options(given)
+        options = _options(given, usual)
+        options = reachable(options, form, parts.settings)
     except AstraFlowError as trouble:
-        problem, options = str(trouble), LaunchOptions()
+        problem = str(trouble)
     return LaunchChoice(
-        place=place,
+        source=source,
         recipe=recipe,
         of=of,
         form=_filled(form, plain, values),
@@ -182,7 +186,11 @@ def _filled(form: RecipeForm, plain: RecipeForm, values: dict[str, str]) -> Reci
     return form.model_copy(update={"fields": fields})
 
 
-def _options(given: dict[str, str]) -> LaunchOptions:
+def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
+    """What was filled in; before anything was, what is usual. A box that is not ticked is not sent."""
+    if not any(key.startswith(SET) for key in given):
+        usual_limit = "" if usual.limit_s is None else f"{usual.limit_s:g}"
+        given = {"limit_s": usual_limit, **_ticked(usual), **given}
     limit = given.get("limit_s", "").strip()
     try:
         limit_s = float(limit) if limit else None
@@ -190,9 +198,11 @@ def _options(given: dict[str, str]) -> LaunchOptions:
         raise InvalidInput(f"the time limit is a number of seconds, or nothing (found {limit[:40]!r})") from None
     if limit_s is not None and not 1 <= limit_s <= 10**7:
         raise InvalidInput("the time limit is between a second and four months")
-    has_form = any(key.startswith(SET) for key in given)
     return LaunchOptions(
-        has_fleet=given.get("fleet") == "on",
-        ends_by_itself=given.get("ends_by_itself") == "on" if has_form else True,
-        limit_s=limit_s,
+        has_fleet=given.get("fleet") == "on", ends_by_itself=given.get("ends_by_itself") == "on", limit_s=limit_s
     )
+
+
+def _ticked(options: LaunchOptions) -> dict[str, str]:
+    boxes = {"fleet": options.has_fleet, "ends_by_itself": options.ends_by_itself}
+    return {name: "on" for name, is_on in boxes.items() if is_on}

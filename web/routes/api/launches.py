@@ -8,7 +8,8 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
 from web.launching import acts
-from web.launching.launcher import LOG, Launch, LaunchOptions, UnknownRun, tail
+from web.launching.launcher import LOG, Launch, UnknownRun, tail
+from web.launching.options import LaunchOptions, reachable
 from web.parts import PartsOf, ViewerOf
 from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
@@ -45,10 +46,20 @@ class _Asked(Body):
         description="Settings that differ, each by its key.",
         json_schema_extra={"propertyNames": {"pattern": KEY}},
     )
-    fleet: bool = Field(False, description="A fleet service starts its nodes and sizes their pool.")
-    ends_by_itself: bool = Field(True, description="It ends when it has learned, or may go no further.")
+    fleet: bool | None = Field(
+        None,
+        description="A fleet service starts its nodes and sizes their pools. Left out: as the recipe asks, or as the "
+        "earlier run was launched.",
+    )
+    ends_by_itself: bool | None = Field(
+        None, description="It ends when it has learned, or may go no further. Left out: yes, or as the earlier run."
+    )
     limit_s: float | None = Field(
-        None, ge=1, le=LARGEST_LIMIT_S, allow_inf_nan=False, description="It ends after that many seconds either way."
+        None,
+        ge=1,
+        le=LARGEST_LIMIT_S,
+        allow_inf_nan=False,
+        description="It ends after that many seconds either way. Left out: never, or as the earlier run; null: never.",
     )
     reason: Reason
 
@@ -59,7 +70,10 @@ class LaunchAsked(_Asked):
     model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
 
     recipe: str = Field(
-        min_length=1, max_length=128, pattern=NAME, description="One that comes with AstraFlow (`astraflow recipes`)."
+        min_length=1,
+        max_length=128,
+        pattern=NAME,
+        description="One that comes with AstraFlow (`astraflow recipes`), or of the page's own.",
     )
 
 
@@ -131,17 +145,18 @@ async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked | CloneAske
     404 for a recipe or run that there is not, 409 for settings that the recipe does not take.
     """
     try:
-        place = (
-            await acts.place_of(parts, body.recipe, "")
+        source = (
+            await acts.source_of(parts, body.recipe, "")
             if isinstance(body, LaunchAsked)
-            else await acts.place_of(parts, "", body.of)
+            else await acts.source_of(parts, "", body.of)
         )
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
-    options = LaunchOptions(has_fleet=body.fleet, ends_by_itself=body.ends_by_itself, limit_s=body.limit_s)
     try:
-        overrides = await acts.checked_overrides(parts, place, body.set)
-        name = await acts.launch(parts, viewer, place, overrides, options, reason=body.reason, key=key)
+        form, overrides = await acts.checked(parts, source.place, body.set)
+        usual = await acts.usual_options(parts, form, body.of if isinstance(body, CloneAsked) else "")
+        options = reachable(_options(body, usual), form, parts.settings)
+        name = await acts.launch(parts, viewer, source, overrides, options, reason=body.reason, key=key)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return _answer(await parts.launcher.launch(name))
@@ -190,6 +205,15 @@ async def log(
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
     return {"program": program, "text": text, "end": end}
+
+
+def _options(body: _Asked, usual: LaunchOptions) -> LaunchOptions:
+    """What is said, and what is usual for the rest."""
+    return LaunchOptions(
+        has_fleet=usual.has_fleet if body.fleet is None else body.fleet,
+        ends_by_itself=usual.ends_by_itself if body.ends_by_itself is None else body.ends_by_itself,
+        limit_s=body.limit_s if "limit_s" in body.model_fields_set else usual.limit_s,
+    )
 
 
 def _answer(launch: Launch) -> dict[str, Any]:
