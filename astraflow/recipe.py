@@ -286,6 +286,14 @@ def _check_policies(wanted: Sequence[str], recipe: Recipe, path: tuple[str, ...]
             )
 
 
+def plugin_lists(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Sequence[Spec]]]:
+    """Every list of plug-ins of a recipe, whose order counts: where it stands, who knows its kinds, its specs."""
+    for name, policy in recipe.policies.items():
+        yield ("policies", name, "algorithm", "advantages"), advantages, policy.algorithm.advantages
+    for name, flow in recipe.flows.items():
+        yield ("flows", name, "filters"), filters, flow.filters
+
+
 def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
     """Every plug-in of a recipe: where it is asked for, who knows it, and its spec."""
     for name, policy in recipe.policies.items():
@@ -293,15 +301,11 @@ def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
         yield ("policies", name, "sampler"), samplers, policy.sampler
         yield ("policies", name, "backend"), backends, policy.backend
         yield ("policies", name, "algorithm", "loss"), losses, policy.algorithm.loss
-        for index, spec in enumerate(policy.algorithm.advantages):
-            yield ("policies", name, "algorithm", "advantages", str(index)), advantages, spec
     for name, flow in recipe.flows.items():
         yield ("flows", name, "dataset"), datasets, flow.dataset
         yield ("flows", name, "workflow"), workflows, flow.workflow
         yield ("flows", name, "reward"), rewards, flow.reward
         yield ("flows", name, "selector"), selectors, flow.selector
-        for index, spec in enumerate(flow.filters):
-            yield ("flows", name, "filters", str(index)), filters, spec
     for name, evaluation in recipe.evaluations.items():
         yield ("evaluations", name, "dataset"), datasets, evaluation.dataset
         yield ("evaluations", name, "workflow"), workflows, evaluation.workflow
@@ -309,3 +313,6 @@ def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
     yield ("nodes", "engine"), engines, recipe.nodes.engine
     yield ("nodes", "preemption"), notices, recipe.nodes.preemption
     yield ("weights", "keep_in"), keeps, recipe.weights.keep_in
+    for path, registry, specs in plugin_lists(recipe):
+        for index, spec in enumerate(specs):
+            yield (*path, str(index)), registry, spec

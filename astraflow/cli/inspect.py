@@ -45,6 +45,12 @@ def recipes(
     folders: Annotated[
         list[Path], typer.Option("--recipes", metavar="DIR", help="A folder with recipes of your own; may be repeated.")
     ] = [],  # noqa: B006 (the same)
+    host: Annotated[
+        str, typer.Option(help="Where machines elsewhere would join: ports are looked for there.")
+    ] = "127.0.0.1",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Ask the providers of its fleet for prices and leave; starts nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything a form needs.")] = False,
 ) -> None:
     """List the recipes that come with AstraFlow and those of your folders, or the settings of one."""
@@ -53,14 +59,20 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
-    from astraflow.cli.recipe_form import form_values, recipe_cards, recipe_form, shown
+    from astraflow.cli.recipe_form import form_values, recipe_cards, recipe_form, rehearsed, shown
 
-    if recipe:
-        form = recipe_form(recipe, overrides, folders=folders)
+    if recipe and rehearse:
+        found: object = (answer := rehearsed(recipe, overrides, folders=folders))
+        table = Table("provider", "of pool", "asked for", "answer", box=None)
+        for check in answer["checks"]:
+            said = check["message"] if check["is_ok"] else f"{check['message']}. {check['to_do']}"
+            table.add_row(check["provider"], check["pool"], check["kind"], said)
+    elif recipe:
+        form = recipe_form(recipe, overrides, folders=folders, host=host)
         table = Table("setting", "value", "what it is", box=None)
         for field in form.fields:
             table.add_row(field.key, shown(field.value), field.description)
-        found: object = form_values(form)
+        found = form_values(form)
     else:
         cards = recipe_cards(folders)
         table = Table("recipe", "what it does", box=None)

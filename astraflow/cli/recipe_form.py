@@ -2,18 +2,21 @@
 
 import json
 import re
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from astraflow.cli.declared import check_declared, declared
-from astraflow.cli.fleet import pools_elsewhere
+from astraflow.cli.fleet_form import FleetForm, PoolOffer, fleet_form
+from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
+from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_short, owner_of, title_of
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe import (
@@ -22,16 +25,13 @@ from astraflow.recipe import (
     find_recipe,
     load_recipe,
     packaged_recipes,
+    plugin_lists,
     plugin_specs,
     snapshot,
     summary_of,
 )
-from astraflow.runtime.runs import runs
-
-FREE_BYTES = 10**9
-"""A run directory should have this much room."""
-
-FieldKind = Literal["whole", "number", "text", "yes_no"]
+from astraflow.runtime.plugins import Registry
+from astraflow.runtime.toml import toml_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,8 @@ class FormField:
     is_optional: bool
     """It may be left empty."""
     is_short: bool
+    entries: tuple[str, ...] = ()
+    """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +63,6 @@ class FormProblem:
 
     key: str
     """The setting; empty when it is none in particular."""
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormCheck:
-    """One thing that was looked at before a launch."""
-
-    what: str
-    is_good: bool
     message: str
 
 
@@ -90,8 +83,11 @@ class RecipeForm:
     """What its nodes cost."""
     has_fleet: bool
     """It says where machines come from: it is meant to be launched with a fleet service."""
-    pools_elsewhere: tuple[str, ...]
-    """Pools whose machines are others than this one, and have to reach it."""
+    pools: tuple[PoolOffer, ...]
+    """Its pools, if it has a fleet."""
+    usd_per_hour_max: float | None
+    """The fleet's budget; None for unbounded."""
+    usd_per_day_max: float | None
 
 
 def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
@@ -103,14 +99,16 @@ def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
     return packaged + [_card(one.name, str(one.file), one.problem, folders) for one in declared(folders)]
 
 
-def recipe_form(place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = ()) -> RecipeForm:
+def recipe_form(
+    place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), host: str = LOOPBACK
+) -> RecipeForm:
     """The form of a recipe with choices as `--set` takes them; what is wrong with them is in it.
 
-    folders: where recipes are declared; those that stand there may use nothing from elsewhere.
+    folders: where recipes are declared; those that stand there may use nothing from elsewhere. host: where a run with
+    machines elsewhere would listen.
     Raises: InvalidInput for a recipe that cannot be read without them.
     """
-    if any(Path(place).is_relative_to(folder.resolve()) for folder in folders):
-        check_declared(Path(place), folders)
+    _check_place(place, folders)
     plain = load_recipe(place, check=Check.NONE)
     chosen, problems = plain, []
     try:
@@ -118,18 +116,41 @@ def recipe_form(place: str, overrides: Sequence[str] = (), *, folders: Sequence[
         load_recipe(place, overrides, check=Check.ALL if overrides else Check.LIGHT)
     except InvalidInput as problem:
         problems = [_problem(line) for line in str(problem).splitlines()]
+    has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
+    fleet = fleet_form(chosen, asks=False) if has_fleet else FleetForm()
+    problems += [_problem(line) for line in fleet.problems]
     return RecipeForm(
         name=place,
         summary=plain.summary,
         simulated=_simulated(chosen),
-        fields=tuple(_fields(chosen)),
+        fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
-        checks=tuple(_checks(problems)),
+        checks=tuple(checks(chosen, fleet, problems=len(problems), host=host)),
         toml=as_toml(place, overrides),
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
-        has_fleet=bool(chosen.fleet.get("providers") or chosen.fleet.get("pools")),
-        pools_elsewhere=pools_elsewhere(chosen),
+        has_fleet=has_fleet,
+        pools=fleet.pools,
+        usd_per_hour_max=fleet.usd_per_hour_max,
+        usd_per_day_max=fleet.usd_per_day_max,
     )
+
+
+def rehearsed(place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """Pools with prices, and what the providers of the recipe's fleet say; takes seconds. As JSON takes it.
+
+    Raises: InvalidInput for what cannot be asked, DeadlineExceeded.
+    """
+    _check_place(place, folders)
+    fleet = fleet_form(load_recipe(place, overrides, check=Check.NONE), asks=True)
+    if fleet.problems:
+        raise InvalidInput("\n".join(fleet.problems))
+    return {name: [asdict(one) for one in getattr(fleet, name)] for name in ("pools", "checks")}
+
+
+def _check_place(place: str, folders: Sequence[Path]) -> None:
+    """A recipe of the folders uses nothing from elsewhere. Raises: InvalidInput."""
+    if any(Path(place).is_relative_to(folder.resolve()) for folder in folders):
+        check_declared(Path(place), folders)
 
 
 def form_values(form: RecipeForm) -> dict[str, Any]:
@@ -186,39 +207,59 @@ def _problem(line: str) -> FormProblem:
     return FormProblem(key=found["key"], message=found["message"]) if found else FormProblem(key="", message=line)
 
 
-def _checks(problems: Sequence[FormProblem]) -> Iterator[FormCheck]:
-    yield FormCheck(
-        what="Recipe",
-        is_good=not problems,
-        message=f"{len(problems)} problems, beside their fields" if problems else "every setting is understood",
-    )
-    folder = next(path for path in (runs(), *runs().parents) if path.exists())
-    free = shutil.disk_usage(folder).free
-    yield FormCheck(
-        what="Disk", is_good=free >= FREE_BYTES, message=f"{free / 1e9:,.1f} GB free for the run in {runs()}"
-    )
-
-
-def _fields(recipe: Recipe) -> Iterator[FormField]:
+def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     values = json.loads(snapshot(recipe))
-    options = {path: _options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
+    if fleet.values is not None:
+        values["fleet"] = fleet.values
+    options = {path: options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
+    for path, _, spec in plugin_specs(recipe):
+        if not path[-1].isdigit():  # one of a list is told what its entry says
+            _fill(reduce(getitem, path, values), options[path], spec)
     for path, value in _leaves(values):
-        info = _field_info(path, options)
+        info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
         if path[-1] == "kind":
             choices = next((tuple(reg.kinds()) for where, reg, _ in plugin_specs(recipe) if where == path[:-1]), ())
         else:
-            choices = _literals(info)
+            choices = literals(info)
         found = _field(path, value, info, choices)
         if found is not None:
             yield found
+    yield from (_list_field(*one) for one in plugin_lists(recipe))
+
+
+def _fill(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
+    """What a plug-in can be told besides what it is: its defaults, and nothing for what has none."""
+    for name, info in options.model_fields.items() if options is not None else ():
+        if name not in spec:
+            default = info.get_default(call_default_factory=True)
+            table[name] = default if isinstance(default, bool | int | float | str) else None
+
+
+def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[Mapping[str, Any]]) -> FormField:
+    """The kinds of a list of plug-ins, in their order."""
+    info = walk(Recipe, path)
+    return FormField(
+        key=".".join(path),
+        title=title_of(".".join(path)),
+        owner=owner_of(".".join(path)),
+        kind="plugins",
+        value=", ".join(str(spec.get("kind")) for spec in specs),
+        description=" ".join((info.description or "").split()) if info else "",
+        least=None,
+        most=None,
+        choices=tuple(registry.kinds()),
+        is_optional=True,
+        is_short=is_short(".".join(path)),
+        entries=tuple(toml_text(dict(spec)) for spec in specs),
+    )
 
 
 def _field(path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...]) -> FormField | None:
-    kind = _kind(value, info)
+    kind = kind_of(value, info) or ("text" if choices else None)
     if kind is None:
         return None
     key = ".".join(path)
-    least, most = _bounds(info)
+    least, most = bounds(info)
     return FormField(
         key=key,
         title=title_of(key, info.title if info else None),
@@ -240,69 +281,6 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _leaves(value, (*path, str(key)))
     elif not isinstance(values, list) and path not in (("name",), ("summary",)):
         yield path, values
-
-
-def _kind(value: Any, info: FieldInfo | None) -> FieldKind | None:
-    annotations = (info.annotation, *get_args(info.annotation)) if info else ()
-    kinds: tuple[tuple[type, FieldKind], ...] = ((bool, "yes_no"), (float, "number"), (int, "whole"), (str, "text"))
-    for type_, kind in kinds:
-        if type_ in annotations:
-            return kind
-    return next((kind for type_, kind in kinds if isinstance(value, type_)), None)
-
-
-def _options_type(registry: Any, spec: Mapping[str, Any]) -> type[BaseModel] | None:
-    """What a plug-in can be told; None for one that cannot be imported here, or takes long to."""
-    kind = str(spec.get("kind"))
-    if registry.is_heavy(kind):
-        return None
-    try:
-        return type(registry.check(spec))
-    except InvalidInput:
-        return None
-
-
-def _field_info(path: tuple[str, ...], options: Mapping[tuple[str, ...], type[BaseModel] | None]) -> FieldInfo | None:
-    """What is known of a setting: from the plug-in it belongs to, else from the recipe."""
-    for depth in range(len(path) - 1, 0, -1):
-        if path[:depth] in options:
-            return _walk(options[path[:depth]], path[depth:])
-    return _walk(Recipe, path)
-
-
-def _walk(model: Any, path: Sequence[str]) -> FieldInfo | None:
-    info: FieldInfo | None = None
-    inside: Any = model
-    for part in path:
-        if isinstance(inside, type) and issubclass(inside, BaseModel):
-            info = inside.model_fields.get(part)
-            if info is None:
-                return None
-            inside = _bare(info.annotation)
-        elif get_origin(inside) is dict:
-            info, inside = None, _bare(get_args(inside)[-1])
-        else:
-            return None
-    return info
-
-
-def _bare(annotation: Any) -> Any:
-    """Without an `| None`."""
-    inner = [argument for argument in get_args(annotation) if argument is not type(None)]
-    return inner[0] if type(None) in get_args(annotation) and len(inner) == 1 else annotation
-
-
-def _literals(info: FieldInfo | None) -> tuple[str, ...]:
-    bare = _bare(info.annotation) if info else None
-    return tuple(str(choice) for choice in get_args(bare)) if get_origin(bare) is Literal else ()
-
-
-def _bounds(info: FieldInfo | None) -> tuple[float | None, float | None]:
-    least = most = None
-    for rule in info.metadata if info else ():
-        least = getattr(rule, "ge", getattr(rule, "gt", least))
-        most = getattr(rule, "le", getattr(rule, "lt", most))
-    return least, most
 
 
 def shown(value: Any) -> str:

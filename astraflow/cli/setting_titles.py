@@ -17,10 +17,23 @@ SHORT = {
     "policies.*.batch_groups": "Batch size (groups)",
     "policies.*.max_staleness": "Staleness bound (versions)",
     "policies.*.backend.learning_rate": "Learning rate",
+    "flows.*.dataset.kind": "Data set",
+    "flows.*.workflow.kind": "Workflow",
+    "flows.*.reward.kind": "Reward",
+    "flows.*.filters": "Filters",
+    "policies.*.algorithm.advantages": "Advantages",
     "flows.*.group_size": "Group size (episodes)",
     "flows.*.workflow.max_new_tokens": "Longest answer (tokens)",
     "flows.*.workflow.temperature": "Temperature",
     "dataflow.pools.*": "",
+    "fleet.pools.*.mode": "Mode of the pool",
+    "fleet.pools.*.nodes": "Nodes at first",
+    "fleet.pools.*.min_nodes": "Fewest nodes",
+    "fleet.pools.*.max_nodes": "Most nodes",
+    "fleet.pools.*.usd_per_hour_max": "Budget of the pool ($ an hour)",
+    "fleet.pools.*.usd_per_day_max": "Budget of the pool ($ a day)",
+    "fleet.budget.usd_per_hour_max": "Budget of all pools ($ an hour)",
+    "fleet.budget.usd_per_day_max": "Budget of all pools ($ a day)",
 }
 """Settings that most launches are about, with a title where their keys leave it open; all others are there too, folded
 away. The first pattern that fits counts."""
@@ -28,7 +41,7 @@ away. The first pattern that fits counts."""
 UNITS = {"s": "s", "bytes": "bytes", "tokens": "tokens", "per_hour": "$ an hour", "versions": "versions"}
 """How keys end that have a unit in them."""
 
-_OWNED = re.compile(r"^(?:policies|flows|evaluations|dataflow\.pools|mirrors)\.([^.]+)\.")
+_OWNED = re.compile(r"^(?:policies|flows|evaluations|dataflow\.pools|fleet\.pools|fleet\.providers|mirrors)\.([^.]+)\.")
 
 
 def is_short(key: str) -> bool:
@@ -41,7 +54,7 @@ def title_of(key: str, schema_title: str | None = None) -> str:
 
     >>> title_of("stop.steps"), title_of("policies.solver.backend.step_s"), title_of("nodes.engine.text_share")
     ('Most steps', 'Step (s)', 'Text share')
-    >>> title_of("flows.train.dataset.kind")
+    >>> title_of("evaluations.progress.dataset.kind")
     'Kind of dataset'
     """
     given = next((title for pattern, title in SHORT.items() if fnmatchcase(key, pattern)), "")

@@ -49,6 +49,10 @@ class Registry(Generic[T]):
         """Every known kind, sorted."""
         return sorted({*self._built_in, *self._registered, *(entry.name for entry in self._entries())})
 
+    def options(self, kind: str) -> type[Config]:
+        """What a kind can be told. Raises: InvalidInput for an unknown one, or one that cannot be imported here."""
+        return self._find({"kind": kind})[1]
+
     def is_heavy(self, kind: str) -> bool:
         """Whether asking for this kind imports something heavy, or something whose weight is not known."""
         if kind in self._registered or kind in self._built_in:

@@ -1,5 +1,6 @@
 """TOML files as plain values: read with errors that point at the place, merged in layers, overridden key by key."""
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,30 @@ def toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def toml_text(value: Any) -> str:
+    """A value in one line, as `toml_value` reads it back. What is None in a table is left out: TOML has no such thing.
+
+    >>> toml_text({"kind": "ppo", "clip": 0.2, "names": ["a", 'b"c'], "is_on": True, "rest": None})
+    '{kind = "ppo", clip = 0.2, names = ["a", "b\\\\"c"], is_on = true}'
+    """
+    match value:
+        case bool():
+            return str(value).lower()
+        case dict():
+            parts = (f"{_toml_key(key)} = {toml_text(inner)}" for key, inner in value.items() if inner is not None)
+            return "{" + ", ".join(parts) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(toml_text(inner) for inner in value) + "]"
+        case str():
+            return json.dumps(value).replace("\x7f", "\\u007f")
+        case _:
+            return repr(value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
 def _holds(values: Any, path: Sequence[str]) -> bool:

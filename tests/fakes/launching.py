@@ -55,7 +55,9 @@ class FakeCatalogue(Catalogue):
             toml=f"steps = {steps}",
             usd_per_hour=0.0,
             has_fleet=False,
-            pools_elsewhere=(),
+            pools=(),
+            usd_per_hour_max=None,
+            usd_per_day_max=None,
         )
 
 

@@ -211,7 +211,9 @@ def form_of(*fields: FormField) -> RecipeForm:
         toml="",
         usd_per_hour=0.0,
         has_fleet=False,
-        pools_elsewhere=(),
+        pools=(),
+        usd_per_hour_max=None,
+        usd_per_day_max=None,
     )
 
 

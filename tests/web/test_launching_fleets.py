@@ -1,7 +1,9 @@
 """Launching what brings its own machines: declared recipes, their fleets, and where machines elsewhere join."""
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.web import RunningWeb, running_web
 from web.settings import Settings
 
+TAG = re.compile(r"<[^>]+>")
+
 EVERYWHERE = WILDCARDS[0]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 HERE = """
 extends = "smoke"
@@ -50,7 +54,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @asynccontextmanager
 async def page_of(directory: Path, **settings: Any) -> AsyncIterator[tuple[RunningWeb, httpx.AsyncClient]]:
     async with running_web(directory / "web", "", **settings) as web, web.logged_in() as client:
-        client.timeout = httpx.Timeout(60)
+        client.timeout = httpx.Timeout(200)
         yield web, client
 
 
@@ -97,6 +101,77 @@ async def test_a_recipe_with_machines_of_its_own_is_launched_with_its_fleet_unle
         assert told(await ask(client, "smoke", recipe="smoke"))["fleet"] is False
 
 
+async def test_the_preview_asks_the_providers_and_says_what_the_fleet_costs(recipes: Path, tmp_path: Path) -> None:
+    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+        asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.max_nodes": "2", "set.stop.steps": "7"}
+        preview = unescape((await client.get("/runs/new/preview", params=asked)).text)
+        assert "eu: 1 to 2 of here (local_process), on this machine" in preview
+        assert "are being asked" in preview
+        address = preview.partition('hx-get="')[2].partition('"')[0]
+        answered = unescape((await client.get(address)).text)
+        assert "$2.00 to $4.00 an hour for 1 to 2 nodes; no budget bounds it" in answered
+        assert "launch for eu" in unescape(TAG.sub("", answered))
+        assert 'data-tone="bad"' not in answered
+        assert "hx-get" not in answered, "it does not ask again by itself"
+        checked = await client.post("/runs/new", data={**asked, "set.fleet.budget.usd_per_hour_max": "3", "check": "1"})
+        assert "$2.00 to $3.00 an hour for 1 to 2 nodes; never more than $3.00 an hour" in checked.text
+        without = (await client.get("/runs/new/preview", params={"recipe": "here", "set.stop.steps": "7"})).text
+        assert "its recipe&#39;s pools are left out" in without
+        assert "hx-get" not in without
+
+
+async def test_a_provider_that_would_not_start_a_machine_is_told_before_the_launch(
+    recipes: Path, tmp_path: Path
+) -> None:
+    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+        asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.type": "enormous"}
+        answered = unescape((await client.get("/runs/new/rehearsal", params=asked)).text)
+        assert 'data-tone="bad"' in answered
+        assert "no machine type is called 'enormous'" in answered
+        assert "Correct what is named" in answered
+        wrong = await client.post("/runs/new", data={**asked, "set.fleet.pools.eu.max_nodes": "-3"})
+        assert wrong.status_code == 422
+        field = wrong.text.partition('id="field-fleet-pools-eu-max_nodes"')[2].partition("</div>")[0]
+        assert "field-problem" in field
+
+
+async def test_lists_of_plug_ins_are_chosen_by_name_and_keep_their_options(recipes: Path, tmp_path: Path) -> None:
+    (recipes / "listed.toml").write_text(
+        'extends = "smoke"\nname = "listed"\nflows.train.filters = [{ kind = "length", max_tokens = 9 }]\n'
+    )
+    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+        form = (await client.get("/runs/new", params={"recipe": "listed"})).text
+        assert form.count('name="set.flows.train.filters"') == 2, "what is there, and a row for one more"
+        key = "set.flows.train.filters"
+        unchanged = (("recipe", "listed"), (key, "length"), (key, ""))
+        assert "--set" not in (await client.get("/runs/new/preview", params=unchanged)).text
+        more = (("recipe", "listed"), (key, "length"), (key, "informative"))
+        preview = unescape((await client.get("/runs/new/preview", params=more)).text)
+        assert 'flows.train.filters = [{kind = "length", max_tokens = 9}, {kind = "informative"}]' in preview
+        assert "Ready to launch" in preview
+        answer = await ask(client, "list", recipe="listed", set={"flows.train.filters": "informative"})
+        assert answer.status_code == 201, answer.text
+        refused = await ask(client, "worse", recipe="listed", set={"flows.train.filters": "informativ"})
+        assert refused.status_code == 409
+        assert "informative" in refused.json()["detail"]
+
+
+async def test_another_kind_of_environment_is_told_what_it_has_to_know(recipes: Path, tmp_path: Path) -> None:
+    data = tmp_path / "prompts.jsonl"
+    data.write_text('{"prompt": "1 + 1", "answer": "2"}\n')
+    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+        chosen = {"recipe": "smoke", "set.flows.train.dataset.kind": "jsonl", "check": "1"}
+        form = (await client.post("/runs/new", data=chosen)).text
+        assert 'name="set.flows.train.dataset.path"' in form, "what it can be told is asked once it is chosen"
+        assert "Not yet" in form
+        filled = {**chosen, "set.flows.train.dataset.path": str(data)}
+        told_all = unescape((await client.post("/runs/new", data=filled)).text)
+        assert f'flows.train.dataset.path = "{data}"' in told_all
+        assert "Ready to launch" in told_all
+        settings = {"flows.train.dataset.kind": "jsonl", "flows.train.dataset.path": str(data)}
+        assert (await ask(client, "jsonl", recipe="smoke", set=settings)).status_code == 201
+
+
 async def test_machines_elsewhere_take_an_address_that_they_reach(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         refused = await client.post("/runs/new", data={"recipe": "elsewhere"})
@@ -131,7 +206,7 @@ def test_an_address_that_leads_nowhere_is_refused_at_the_start(
     given: dict[str, str], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidInput) as refused:
-        Settings(directory=tmp_path, **given).check()  # type: ignore[arg-type]  # by name
+        Settings(directory=tmp_path, **given).check()
     assert says in str(refused.value)
 
 

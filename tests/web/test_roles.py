@@ -66,6 +66,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /runs/new": ACTING,
     "POST /runs/new": ACTING,
     "GET /runs/new/preview": ACTING,
+    "GET /runs/new/rehearsal": ACTING,
     "POST /runs/watch": ROLES,
     "GET /launches/{name}": ROLES,
     "GET /launches/{name}/state": ROLES,

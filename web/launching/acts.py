@@ -54,12 +54,24 @@ async def checked(parts: Parts, place: str, settings: Mapping[str, object]) -> t
 
     Raises: InvalidInput that names what is wrong.
     """
-    plain = await parts.catalogue.form(place)
-    written = {key: _written(value) for key, value in settings.items()}
-    overrides = overrides_from(written, plain)
-    form = await parts.catalogue.form(place, overrides) if overrides else plain
+    form, overrides = await settled(parts, place, {key: _written(value) for key, value in settings.items()})
     if form.problems:
         raise InvalidInput("; ".join(f"{one.key}: {one.message}" if one.key else one.message for one in form.problems))
+    return form, overrides
+
+
+async def settled(parts: Parts, place: str, values: Mapping[str, str]) -> tuple[RecipeForm, list[str]]:
+    """A recipe with settings as a form has them, whatever is wrong with it, and what they change.
+
+    What another kind of plug-in can be told is known once it is chosen. Raises: InvalidInput for an unknown setting.
+    """
+    plain = await parts.catalogue.form(place)
+    known = {field.key for field in plain.fields}
+    overrides = overrides_from({key: text for key, text in values.items() if key in known}, plain)
+    form = await parts.catalogue.form(place, overrides) if overrides else plain
+    if others := overrides_from({key: text for key, text in values.items() if key not in known}, form):
+        overrides += others
+        form = await parts.catalogue.form(place, overrides)
     return form, overrides
 
 

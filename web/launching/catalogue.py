@@ -1,7 +1,9 @@
 """The recipes that can be launched, and each as a form: asked of the command line, which knows their schema."""
 
+import asyncio
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +17,11 @@ from web.launching.command import output_of
 TIMEOUT_S = 60.0
 CARDS_KEPT_S = 30.0
 """Recipes come and go with installs, seldom."""
+REHEARSAL_KEPT_S = 30.0
+"""Each is several calls of a cloud."""
+REHEARSALS_AT_ONCE = 2
+MOST_KEPT = 64
+"""Forms and rehearsals: a form is asked for as it is filled in, and again when it is sent."""
 
 
 class _Read(BaseModel):
@@ -40,7 +47,7 @@ class FormField(_Read):
     title: str
     owner: str
     """The policy, flow or pool that it belongs to; empty for the whole run."""
-    kind: Literal["whole", "number", "text", "yes_no"]
+    kind: Literal["whole", "number", "text", "yes_no", "plugins"]
     value: bool | int | float | str | None
     description: str
     least: float | None
@@ -48,6 +55,8 @@ class FormField(_Read):
     choices: tuple[str, ...]
     is_optional: bool
     is_short: bool
+    entries: tuple[str, ...] = ()
+    """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
 
     @property
     def text(self) -> str:
@@ -55,6 +64,11 @@ class FormField(_Read):
         if self.value is None:
             return ""
         return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Of a list of plug-ins: the kinds in their order, and an empty one for one more."""
+        return (*(kind for kind in self.text.split(", ") if kind), "")
 
 
 class FormProblem(_Read):
@@ -72,6 +86,48 @@ class FormCheck(_Read):
     message: str
 
 
+class PoolOffer(_Read):
+    """A pool of the recipe: how many machines, from whom, at what price."""
+
+    name: str
+    provider: str
+    kind: str
+    """Of the provider."""
+    is_elsewhere: bool
+    """Its machines are others than this one, and have to reach it."""
+    first_nodes: int
+    """It begins with so many."""
+    min_nodes: int
+    max_nodes: int
+    usd_per_hour_max: float | None
+    usd_per_day_max: float | None
+    node_usd_per_hour: float | None
+    """None as long as nobody has said."""
+    price_source: str
+    """Who has said it."""
+
+
+class FleetCheck(_Read):
+    """One thing that a provider was asked."""
+
+    provider: str
+    kind: Literal["list", "launch", "price"]
+    pool: str
+    """Empty for what is of no pool in particular."""
+    is_ok: bool
+    message: str
+    to_do: str
+    """What would help; empty when nothing has to."""
+
+
+class Rehearsed(_Read):
+    """What the providers of a recipe's fleet say; nothing was started."""
+
+    pools: tuple[PoolOffer, ...]
+    """With prices."""
+    checks: tuple[FleetCheck, ...]
+
+
 class RecipeForm(_Read):
     """A recipe with some choices made."""
 
@@ -85,20 +141,31 @@ class RecipeForm(_Read):
     usd_per_hour: float
     has_fleet: bool
     """It says where machines come from: it is meant to be launched with a fleet service."""
-    pools_elsewhere: tuple[str, ...]
-    """Pools whose machines are others than this one, and have to reach it."""
+    pools: tuple[PoolOffer, ...]
+    """Its pools, if it has a fleet; prices are asked for apart."""
+    usd_per_hour_max: float | None
+    """The fleet's budget; None for unbounded."""
+    usd_per_day_max: float | None
+
+    @property
+    def pools_elsewhere(self) -> tuple[str, ...]:
+        """Pools whose machines have to reach this one."""
+        return tuple(pool.name for pool in self.pools if pool.is_elsewhere)
 
 
 class Catalogue:
     """What there is to launch."""
 
-    def __init__(self, *, clock: Clock, folders: Sequence[Path] = ()) -> None:
-        """folders: with recipes besides those that come with AstraFlow."""
+    def __init__(self, *, clock: Clock, folders: Sequence[Path] = (), join_host: str = "") -> None:
+        """folders: of recipes besides those that come with AstraFlow. join_host: where machines elsewhere join."""
         self._clock = clock
+        self._host = ["--host", join_host] if join_host else []
+        self._asking = asyncio.Semaphore(REHEARSALS_AT_ONCE)
+        self._rehearsed: OrderedDict[tuple[str, ...], tuple[float, Rehearsed]] = OrderedDict()
         self._folders = [part for folder in folders for part in ("--recipes", str(folder))]
         self._cards: tuple[RecipeCard, ...] = ()
         self._asked_at: float | None = None
-        self._plain: dict[str, tuple[float, RecipeForm]] = {}
+        self._forms: OrderedDict[tuple[str, ...], tuple[float, RecipeForm]] = OrderedDict()
 
     async def cards(self) -> tuple[RecipeCard, ...]:
         """Every recipe that comes with AstraFlow or was declared. Raises: InvalidInput, DeadlineExceeded."""
@@ -124,15 +191,36 @@ class Catalogue:
 
         Raises: InvalidInput for a recipe that cannot be read at all, DeadlineExceeded.
         """
-        kept = self._plain.get(place)
-        if not overrides and kept is not None and self._clock.now() - kept[0] <= CARDS_KEPT_S:
+        asked = (place, *overrides)
+        kept = self._forms.get(asked)
+        if kept is None or self._clock.now() - kept[0] > CARDS_KEPT_S:
+            command = ["recipes", "--json", *self._folders, *self._host, *_sets(overrides), "--", place]
+            form = RecipeForm.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
+            kept = self._forms[asked] = (self._clock.now(), form)
+            _forget(self._forms)
+        return kept[1]
+
+    async def rehearsal(self, place: str, overrides: Sequence[str] = ()) -> Rehearsed:
+        """What the providers of a recipe's fleet say, now or a moment ago. Raises: InvalidInput, DeadlineExceeded."""
+        asked = (place, *overrides)
+        async with self._asking:
+            kept = self._rehearsed.get(asked)
+            if kept is None or self._clock.now() - kept[0] > REHEARSAL_KEPT_S:
+                command = ["recipes", "--rehearse", "--json", *self._folders, *_sets(overrides), "--", place]
+                found = Rehearsed.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
+                kept = self._rehearsed[asked] = (self._clock.now(), found)
+                _forget(self._rehearsed)
             return kept[1]
-        sets = [part for override in overrides for part in ("--set", override)]
-        text = await output_of(["recipes", "--json", *self._folders, *sets, "--", place], timeout_s=TIMEOUT_S)
-        form = RecipeForm.model_validate(json.loads(text))
-        if not overrides:
-            self._plain[place] = (self._clock.now(), form)
-        return form
+
+
+def _sets(overrides: Sequence[str]) -> list[str]:
+    return [part for override in overrides for part in ("--set", override)]
+
+
+def _forget(kept: OrderedDict[tuple[str, ...], Any]) -> None:
+    """The oldest of too many."""
+    while len(kept) > MOST_KEPT:
+        kept.popitem(last=False)
 
 
 def overrides_from(choices: Mapping[str, Any], form: RecipeForm) -> list[str]:
@@ -155,6 +243,17 @@ def overrides_from(choices: Mapping[str, Any], form: RecipeForm) -> list[str]:
 
 def _written(text: str, field: FormField) -> str:
     """A value as TOML has it: what stands in a field for text is text, whatever it looks like."""
+    if field.kind == "plugins":
+        return _written_list(text, field)
     if field.kind == "text":
         return json.dumps(text)
     return text if text else '""'
+
+
+def _written_list(text: str, field: FormField) -> str:
+    """A list of plug-ins: as TOML as it is, or kinds, of which those that were there keep their options."""
+    if text.startswith("["):
+        return text
+    known = dict(zip(field.rows, field.entries, strict=False))
+    kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
+    return "[" + ", ".join(known.get(kind, "{kind = " + json.dumps(kind) + "}") for kind in kinds) + "]"

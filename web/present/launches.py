@@ -4,12 +4,14 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from astraflow.contract.errors import InvalidInput
 from web.launching.acts import Source
-from web.launching.catalogue import FormField, FormProblem, RecipeForm
+from web.launching.catalogue import FleetCheck, FormField, FormProblem, RecipeForm, Rehearsed
 from web.launching.launcher import LOG, Launch, LaunchState
 from web.launching.options import LaunchOptions
+from web.present.launch_cost import cost_of_nodes, cost_of_pools, machines_of
 
 SET = "set."
 """Begins the names of the form's fields that are settings of the recipe."""
@@ -45,6 +47,10 @@ class LaunchChoice:
     """Which recipe or run, for links."""
     key: str
     """The form's own: sent twice, it launches once."""
+    rehearsed: Rehearsed | None = None
+    """What its providers said; None before they were asked."""
+    rehearsal_problem: str = ""
+    """Why they could not be asked."""
 
     @property
     def title(self) -> str:
@@ -70,14 +76,24 @@ class LaunchChoice:
         ]
 
     def problem_of(self, key: str) -> str:
-        """What is wrong with a setting; empty when nothing is."""
-        return "; ".join(problem.message for problem in self.form.problems if problem.key == key)
+        """What is wrong with a setting; empty when nothing is. What is wrong in a list is wrong with it."""
+        lists = {field.key for field in self.form.fields if field.kind == "plugins"}
+        return "; ".join(
+            problem.message
+            for problem in self.form.problems
+            if problem.key == key or (key in lists and problem.key.startswith(f"{key}."))
+        )
 
     @property
     def other_problems(self) -> Sequence[FormProblem]:
         """What is wrong with no setting of the form in particular."""
-        keys = {field.key for field in self.form.fields}
-        return [problem for problem in self.form.problems if problem.key not in keys]
+        return [problem for problem in self.form.problems if not self._is_of_a_field(problem)]
+
+    def _is_of_a_field(self, problem: FormProblem) -> bool:
+        return any(
+            problem.key == field.key or (field.kind == "plugins" and problem.key.startswith(f"{field.key}."))
+            for field in self.form.fields
+        )
 
     @property
     def is_ready(self) -> bool:
@@ -106,10 +122,49 @@ class LaunchChoice:
         return f"POST /api/v1/launches\nIdempotency-Key: {self.key}\n\n{json.dumps(told, indent=2)}"
 
     @property
+    def has_pools(self) -> bool:
+        """Whether its machines come from pools that the recipe names."""
+        return self.options.has_fleet and bool(self.form.pools)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether its providers are still to be asked."""
+        return self.has_pools and self.is_ready and self.rehearsed is None and not self.rehearsal_problem
+
+    @property
+    def rehearsal_query(self) -> str:
+        """The choices as they matter to providers."""
+        fields = {field.key: field.text for field in self.form.fields}
+        changed = (override.partition("=")[0] for override in self.overrides)
+        sets = {f"{SET}{key}": fields[key] for key in changed if key in fields}
+        return f"{self.query}&{urlencode({**sets, 'fleet': 'on'})}"
+
+    @property
+    def provider_checks(self) -> tuple[FleetCheck, ...]:
+        """What its providers said."""
+        return self.rehearsed.checks if self.rehearsed is not None else ()
+
+    @property
+    def machines(self) -> str:
+        """Where its nodes come from, in a sentence."""
+        if self.has_pools:
+            return f"a fleet service starts them: {machines_of(self.form.pools)}"
+        if self.options.has_fleet:
+            return "a fleet service starts them, as processes of this machine"
+        left_out = "; its recipe's pools are left out" if self.form.pools else ""
+        return f"processes of this machine{left_out}"
+
+    @property
     def cost(self) -> str:
         """What the nodes cost, in a sentence."""
-        price = self.form.usd_per_hour
-        return f"${price:,.2f} an hour for its nodes" if price else "nothing: its nodes are this machine's"
+        if not self.has_pools:
+            return cost_of_nodes(self.form.usd_per_hour)
+        return cost_of_pools(
+            self.rehearsed.pools if self.rehearsed is not None else self.form.pools,
+            usd_per_hour_max=self.form.usd_per_hour_max,
+            usd_per_day_max=self.form.usd_per_day_max,
+            is_asked=not self.is_asking,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

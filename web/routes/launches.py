@@ -1,6 +1,8 @@
 """`/runs/new` and `/launches`: starting runs from their recipes, and looking after those that were."""
 
 import secrets
+from collections.abc import Iterable
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
@@ -9,7 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.flash import Flash
 from web.launching import acts
-from web.launching.catalogue import RecipeForm, overrides_from
+from web.launching.catalogue import RecipeForm
 from web.launching.launcher import tail
 from web.launching.options import LaunchOptions, reachable
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
@@ -41,16 +43,24 @@ async def preview(request: Request, parts: PartsOf, recipe: str = "", of: str = 
     return parts.pages.page(request, "launches/_preview.html", choice=choice)
 
 
+@router.get("/runs/new/rehearsal")
+@needs(Need.OPERATE)
+async def rehearsal(request: Request, parts: PartsOf, recipe: str = "", of: str = "") -> Response:
+    """What the providers of its fleet say to the form as it is filled in. Nothing is started."""
+    choice = await _asked(parts, await _choice(parts, request, recipe, of))
+    return parts.pages.page(request, "launches/_rehearsal.html", choice=choice)
+
+
 @router.post("/runs/new")
 @needs(Need.OPERATE)
 async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
     """Start the run, and go to its page."""
-    form = await request.form()
-    given = {key: str(value) for key, value in form.items()}
+    given = _given((await request.form()).multi_items())
     choice = await _chosen(parts, given, given.get("recipe", ""), given.get("of", ""))
     if "check" in given or not choice.is_ready:
         frame = shell(parts.state, parts.settings)
         status = 200 if choice.is_ready else 422
+        choice = await _asked(parts, choice)
         return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice, status=status)
     reason = given.get("reason", "")
     try:
@@ -146,7 +156,25 @@ async def watch(parts: PartsOf, name: str = Form(max_length=200), next: str = Fo
 
 
 async def _choice(parts: Parts, request: Request, recipe: str, of: str) -> LaunchChoice:
-    return await _chosen(parts, dict(request.query_params), recipe, of)
+    return await _chosen(parts, _given(request.query_params.multi_items()), recipe, of)
+
+
+def _given(items: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """The fields of a form. Those of one name are a list, in their order; what is empty is left out of it."""
+    texts: dict[str, list[str]] = {}
+    for key, value in items:
+        texts.setdefault(key, []).append(str(value))
+    return {key: found[0] if len(found) == 1 else ", ".join(filter(None, found)) for key, found in texts.items()}
+
+
+async def _asked(parts: Parts, choice: LaunchChoice) -> LaunchChoice:
+    """With what its providers say, if it has any to ask."""
+    if not choice.is_asking:
+        return choice
+    try:
+        return replace(choice, rehearsed=await parts.catalogue.rehearsal(choice.source.place, choice.overrides))
+    except AstraFlowError as trouble:
+        return replace(choice, rehearsal_problem=str(trouble))
 
 
 async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> LaunchChoice:
@@ -155,11 +183,11 @@ async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> 
     place = source.place
     plain = await parts.catalogue.form(place)
     values = {key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)}
-    problem, overrides, form = "", [], plain
+    overrides: list[str] = []
+    problem, form = "", plain
     options = usual = await acts.usual_options(parts, plain, of)
     try:
-        overrides = overrides_from(values, plain)
-        form = await parts.catalogue.form(place, overrides) if overrides else plain
+        form, overrides = await acts.settled(parts, place, values)
         options = _options(given, usual)
         options = reachable(options, form, parts.settings)
     except AstraFlowError as trouble:
@@ -178,10 +206,15 @@ async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> 
 
 
 def _filled(form: RecipeForm, plain: RecipeForm, values: dict[str, str]) -> RecipeForm:
-    """The form with the texts that were filled in, also those that make no sense."""
+    """The form with the texts that were filled in, also those that make no sense.
+
+    A fleet that makes none has no defaults: the fields stay as they were.
+    """
+    there = {field.key for field in form.fields}
+    shown = (*form.fields, *(field for field in plain.fields if form.problems and field.key not in there))
     fields = tuple(
         field.model_copy(update={"value": values[field.key].strip()}) if field.key in values else field
-        for field in (form.fields if not form.problems else plain.fields)
+        for field in shown
     )
     return form.model_copy(update={"fields": fields})
 

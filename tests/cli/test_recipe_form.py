@@ -1,0 +1,138 @@
+"""A recipe as a form: environment, pools, bounds, budget, lists of plug-ins; and its providers, asked."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.cli.recipe_form import FormField, RecipeForm, recipe_form, rehearsed
+from astraflow.contract.errors import InvalidInput
+from astraflow.recipe import load_recipe
+from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
+
+HERE = """
+extends = "smoke"
+name = "here"
+fleet.providers.here = { kind = "local_process", types = { small = 2.0 } }
+fleet.pools.eu = { provider = "here", min_nodes = 1, max_nodes = 3 }
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> str:
+    (tmp_path / "here.toml").write_text(HERE)
+    return str(tmp_path / "here.toml")
+
+
+def field(form: RecipeForm, key: str) -> FormField:
+    (found,) = (one for one in form.fields if one.key == key)
+    return found
+
+
+def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> None:
+    form = recipe_form(here)
+    assert {
+        "flows.train.dataset.kind",
+        "flows.train.workflow.kind",
+        "flows.train.reward.kind",
+        "flows.train.filters",
+        "policies.solver.algorithm.advantages",
+        "fleet.pools.eu.mode",
+        "fleet.pools.eu.min_nodes",
+        "fleet.pools.eu.max_nodes",
+        "fleet.pools.eu.usd_per_hour_max",
+        "fleet.budget.usd_per_hour_max",
+        "fleet.budget.usd_per_day_max",
+    } <= {one.key for one in form.fields if one.is_short}
+    bound = field(form, "fleet.pools.eu.max_nodes")
+    assert (bound.kind, bound.value, bound.least, bound.is_optional) == ("whole", 3, 0, False)
+    assert "never made larger" in bound.description
+    assert field(form, "fleet.pools.eu.mode").choices == ("off", "advise", "up-only", "on")
+    budget = field(form, "fleet.budget.usd_per_day_max")
+    assert (budget.kind, budget.value, budget.is_optional) == ("number", None, True)
+
+
+def test_a_recipe_without_a_fleet_has_no_fields_of_one() -> None:
+    form = recipe_form("smoke")
+    assert not form.has_fleet
+    assert form.pools == ()
+    assert not [one.key for one in form.fields if one.key.startswith("fleet")]
+
+
+def test_what_is_wrong_with_a_fleet_stands_beside_its_field(here: str) -> None:
+    wrong = recipe_form(here, ["fleet.pools.eu.max_nodes=-1", "fleet.budget.usd_per_hour_max=-2"])
+    problems = {one.key: one.message for one in wrong.problems}
+    assert set(problems) == {"fleet.pools.eu.max_nodes", "fleet.budget.usd_per_hour_max"}
+    unknown = recipe_form(here, ["fleet.pools.eu.provider=moon"])
+    (problem,) = unknown.problems
+    assert problem.message == "pool eu: no provider is called 'moon'; known: here"
+
+
+def test_a_list_of_plug_ins_is_its_kinds_in_their_order_with_what_they_were_told(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        'extends = "smoke"\nname = "own"\n[flows.train]\n'
+        'filters = [{ kind = "length", max_tokens = 9 }, { kind = "informative" }]\n'
+    )
+    filters = field(recipe_form(str(tmp_path / "own.toml")), "flows.train.filters")
+    assert (filters.kind, filters.value) == ("plugins", "length, informative")
+    assert filters.entries == ('{kind = "length", max_tokens = 9}', '{kind = "informative"}')
+    assert {"keep_all", "length", "informative"} <= set(filters.choices)
+    changed = load_recipe(str(tmp_path / "own.toml"), [f"flows.train.filters=[{filters.entries[0]}]"])
+    assert changed.flows["train"].filters == ({"kind": "length", "max_tokens": 9},)
+
+
+def test_disk_memory_and_ports_are_looked_at_before_a_launch(here: str) -> None:
+    checks = {one.what: one for one in recipe_form(here).checks}
+    assert list(checks) == ["Recipe", "Disk", "Memory", "Ports"]
+    assert "on 127.0.0.1" in checks["Ports"].message
+
+
+def test_an_address_that_is_not_this_machines_is_found_out_where_machines_elsewhere_would_join(tmp_path: Path) -> None:
+    cloud = 'kind = "ec2", regions = ["eu-west-1"], types = { g6 = 0.8 }, boot = { program = ["/x"] }'
+    (tmp_path / "cloud.toml").write_text(
+        f'extends = "smoke"\nname = "cloud"\nfleet.providers.aws = {{ {cloud} }}\n'
+        'fleet.pools.gpu = { provider = "aws" }\n'
+    )
+    form = recipe_form(str(tmp_path / "cloud.toml"), host="203.0.113.77")
+    assert [pool.is_elsewhere for pool in form.pools] == [True]
+    (ports,) = (one for one in form.checks if one.what == "Ports")
+    assert not ports.is_good
+    assert "is not an address of this machine" in ports.message
+
+
+def test_providers_are_asked_for_prices_and_whether_they_would(here: str) -> None:
+    answer = rehearsed(here)
+    (pool,) = answer["pools"]
+    assert (pool["node_usd_per_hour"], pool["max_nodes"]) == (2.0, 3)
+    assert [(check["kind"], check["pool"], check["is_ok"]) for check in answer["checks"]] == [
+        ("list", "", True),
+        ("launch", "eu", True),
+        ("price", "eu", True),
+    ]
+    with pytest.raises(InvalidInput, match=r"fleet\.pools\.eu\.max_nodes"):
+        rehearsed(here, ["fleet.pools.eu.max_nodes=-1"])
+
+
+def test_what_a_provider_does_not_price_has_the_recipes_price(tmp_path: Path, here: str) -> None:
+    free = ["fleet.providers.here.types={small=0.0}", "dataflow.pools={eu={price_per_hour=3.5, max_nodes=3}}"]
+    (pool,) = rehearsed(here, free)["pools"]
+    assert (pool["node_usd_per_hour"], pool["price_source"]) == (3.5, "the recipe")
+
+
+def test_a_cloud_that_refuses_says_what_would_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in CREDENTIALS.items():
+        monkeypatch.setenv(key, value)
+    with serving_ec2() as server:
+        url = server.failing("UnauthorizedOperation", 403)
+        cloud = (
+            f'kind = "ec2", regions = ["eu-west-1"], types = {{ "t3.micro" = 1.0 }}, endpoint_url = "{url}", '
+            'boot = { program = ["/x"] }, machine = { image_id = "ami-12c6146b" }'
+        )
+        (tmp_path / "cloud.toml").write_text(
+            f'extends = "smoke"\nname = "cloud"\nfleet.providers.aws = {{ {cloud} }}\n'
+            'fleet.pools.gpu = { provider = "aws" }\n'
+        )
+        checks = rehearsed(str(tmp_path / "cloud.toml"))["checks"]
+    (launch,) = (check for check in checks if check["kind"] == "launch")
+    assert not launch["is_ok"]
+    assert "UnauthorizedOperation" in launch["message"]
+    assert "credentials" in launch["to_do"]
