@@ -29,12 +29,14 @@ from web.guard import READING, Guard, is_for_programs
 from web.launching.launcher import UnknownRun
 from web.parts import House, Parts, parts_for_problems
 from web.places import Place
+from web.problem_reports import REQUEST_HEADER, problem_report, request_id
 from web.problems import FieldProblem, problem_answer
 from web.roles import Need, Needs, least_role
 from web.routes import (
     api,
     audit,
     charts,
+    comparing,
     dataflow,
     decisions,
     events,
@@ -50,8 +52,10 @@ from web.routes import (
     nodes,
     overview,
     palette,
+    pool_charts,
     pools,
     providers,
+    run_charts,
     runs,
     settings,
     trajectories,
@@ -60,8 +64,8 @@ from web.routes import (
 )
 from web.subjects import Subjects
 
-_OF_RUNS = (launches, runs, trajectories)
-_PAGES = (overview, events, *_OF_RUNS, pools, nodes, dataflow, weights, decisions, maintainer)
+_OF_RUNS = (launches, comparing, runs, run_charts, trajectories)
+_PAGES = (overview, events, *_OF_RUNS, pool_charts, pools, nodes, dataflow, weights, decisions, maintainer)
 _MORE_PAGES = (flows, charts, audit, settings, grants, providers)
 _BESIDE = (kill, views, palette, login, live, health)
 ROUTERS = (files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
@@ -147,7 +151,8 @@ async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
 
 
 async def _on_defect(request: Request, problem: Exception) -> Response:
-    log.error("request_failed", method=request.method, path=request.url.path, exc_info=problem)
+    name = request_id(request)
+    log.error("request_failed", request=name, method=request.method, path=request.url.path, exc_info=problem)
     return _error(request, 500, "Its log has the details. The run is not affected.")
 
 
@@ -180,8 +185,15 @@ def refusal_sentence(viewer: Viewer, need: Need, place: Place, *, admins: Sequen
 def _error(
     request: Request, status: int, detail: str, *, parts: Parts | None = None, fields: Sequence[FieldProblem] = ()
 ) -> Response:
-    parts = parts or parts_for_problems(request)
-    if is_for_programs(request.scope, request.headers):
-        return problem_answer(status, detail, fields=fields)
+    parts, name = parts or parts_for_problems(request), request_id(request)
     title = _TITLES.get(status, "That did not work")
-    return parts.pages.page(request, "error.html", status=status, title=title, detail=detail, page="error")
+    log.info("request_not_answered", request=name, status=status, method=request.method, path=request.url.path)
+    if is_for_programs(request.scope, request.headers):
+        response: Response = problem_answer(status, detail, fields=fields)
+    else:
+        report = problem_report(request, status=status, title=title, detail=detail, at=parts.clock.wall())
+        response = parts.pages.page(
+            request, "error.html", status=status, title=title, detail=detail, report=report, page="error"
+        )
+    response.headers[REQUEST_HEADER] = name
+    return response

@@ -62,6 +62,12 @@ def page(
     return session.scalars(query.order_by(col(AuditEntry.sequence).desc()).limit(limit)).all()
 
 
+def newer(session: Session, asked: AuditFilter, *, than: int) -> int:
+    """How many matching entries came after that one; no more than fit on a page are counted."""
+    query = _where(select(AuditEntry.sequence).where(col(AuditEntry.sequence) > than), asked)
+    return len(session.scalars(query.limit(PAGE_ENTRIES)).all())
+
+
 def known(session: Session) -> tuple[Sequence[str], Sequence[str]]:
     """The names of actors and of actions that there are entries of."""
     actors = session.exec(select(AuditEntry.actor).distinct().order_by(AuditEntry.actor)).all()

@@ -88,9 +88,11 @@ class Collector:
                 if self._state.feed.state is FeedState.LIVE:
                     delay_s = FIRST_DELAY_S
                     log.warning("feed_lost", problem=str(problem))
-                self._state.lose(str(problem))
+                rest_s = delay_s * random.uniform(0.7, 1.3)
+                self._state.lose(str(problem), next_try_s=rest_s)
                 self._on_feed()
-            await self._clock.sleep(delay_s * random.uniform(0.7, 1.3))
+                await self._clock.sleep(rest_s)
+                self._state.trying()
             delay_s = min(delay_s * 2, MAX_DELAY_S)
 
     async def _follow(self) -> None:

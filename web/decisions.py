@@ -115,6 +115,19 @@ async def decision_page(parts: Parts, asked: Asked, *, before: str = "", limit: 
     )
 
 
+def reached(entries: Sequence[Entry]) -> str:
+    """The newest of each journal that is shown, in the form of a cursor."""
+    ends = {source: max((one.ordinal for one in entries if one.source == source), default=0) for source in SOURCES}
+    return f"f{ends[FLEET]}r{ends[RULE]}"
+
+
+async def newer_than(parts: Parts, asked: Asked, than: str) -> int:
+    """How many of the newest page came after those that `reached` named. Raises: InvalidInput for what it did not."""
+    fleet, rule = _cursor(than)
+    page = await decision_page(parts, asked)
+    return sum(one.ordinal > (fleet if one.source == FLEET else rule) for one in page.entries)
+
+
 async def decision(parts: Parts, entry_id: str) -> Entry | None:
     """One decision; None when it is not (or not any more) in its journal. Raises: what reading it raises."""
     if not re.match(ID, entry_id):

@@ -3,7 +3,11 @@
 import base64
 import binascii
 import json
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote
 
 from fastapi import Request
 from starlette.responses import Response
@@ -12,16 +16,42 @@ COOKIE = "astraflow_flash"
 LONGEST = 600
 
 
+class Undo(Enum):
+    """What takes back what was just done."""
+
+    RESUME = "resume"
+    """A flow that was paused."""
+    RELEASE = "release"
+    """A pool that is held."""
+
+
+_ADDRESSES: Mapping[Undo, Callable[[str], str]] = {
+    Undo.RESUME: lambda flow: f"/flows/{quote(flow)}/resume?back=dataflow",
+    Undo.RELEASE: lambda pool: f"/pools/{quote(pool)}/hold",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flash:
-    """What to tell, and how it went: `good` or `bad`."""
+    """What to tell, and how it went: `good` or `bad`. What can be taken back says how, and of what."""
 
     text: str
     tone: str
+    undo: Undo | None = None
+    of: str = ""
+    """The flow or pool that `undo` is about."""
+    key: str = ""
+    """Of the form that takes it back: sent twice, it acts once."""
+
+    @property
+    def action(self) -> str:
+        """Where that form goes."""
+        return _ADDRESSES[self.undo](self.of) if self.undo else ""
 
     def put(self, response: Response) -> None:
         """Send it along with a redirect."""
-        content = json.dumps([self.text[:LONGEST], self.tone]).encode()
+        undo = [self.undo.value, self.of, f"undo-{time.time_ns()}"] if self.undo else []
+        content = json.dumps([self.text[:LONGEST], self.tone, *undo]).encode()
         response.set_cookie(
             COOKIE, base64.urlsafe_b64encode(content).decode(), max_age=60, httponly=True, samesite="lax", path="/"
         )
@@ -34,9 +64,12 @@ class Flash:
 def taken_flash(request: Request) -> Flash | None:
     """The sentence that this request brought along, if it is one of ours."""
     try:
-        text, tone = json.loads(base64.urlsafe_b64decode(request.cookies.get(COOKIE, "")))
+        text, tone, *undo = json.loads(base64.urlsafe_b64decode(request.cookies.get(COOKIE, "")))
+        if not all(isinstance(one, str) for one in (text, *undo)) or tone not in ("good", "bad"):
+            return None
+        if not undo:
+            return Flash(text=text, tone=tone)
+        kind, of, key = undo
+        return Flash(text=text, tone=tone, undo=Undo(kind), of=of, key=key)
     except (ValueError, TypeError, binascii.Error):
         return None
-    if not isinstance(text, str) or tone not in ("good", "bad"):
-        return None
-    return Flash(text=text, tone=tone)

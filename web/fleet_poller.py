@@ -39,6 +39,7 @@ class FleetPoller:
                 rests.are_over()
                 await self._clock.sleep(EVERY_S)
             else:
+                self._state.rest(rests.next_s)
                 await rests.take()
 
     async def look(self) -> None:

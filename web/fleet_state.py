@@ -36,6 +36,7 @@ class FleetState:
     def __init__(self, clock: Clock, *, is_absent: bool) -> None:
         self._clock = clock
         self._received_at = 0.0
+        self._next_try_at: float | None = None
         self._look = FleetLook(feed=FleetFeed.ABSENT if is_absent else FleetFeed.CONNECTING)
 
     @property
@@ -64,6 +65,15 @@ class FleetState:
         age_s = self.age_s
         return age_s is None or age_s >= STALE_AFTER_S
 
+    @property
+    def next_try_s(self) -> float | None:
+        """Seconds until a service that did not answer is asked again; None while it answers."""
+        return None if self._next_try_at is None else max(0.0, self._next_try_at - self._clock.now())
+
+    def rest(self, next_try_s: float) -> None:
+        """Note in how many seconds it is asked again."""
+        self._next_try_at = self._clock.now() + next_try_s
+
     def pool(self, name: str) -> Pool | None:
         """The pool of that name, as it was last seen."""
         return next((pool for pool in self.status.pools if pool.spec.id == name), None) if self.status else None
@@ -71,6 +81,7 @@ class FleetState:
     def update(self, status: FleetStatus) -> None:
         """Take the newest status."""
         self._received_at = self._clock.now()
+        self._next_try_at = None
         self._look = FleetLook(feed=FleetFeed.LIVE, status=status)
 
     def lose(self, problem: str) -> None:

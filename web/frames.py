@@ -109,6 +109,7 @@ class FrameMaker:
             "age": None if age_s is None else round(age_s, 2),
             "feed": self._state.feed.state.value,
             "problem": self._state.feed.problem,
+            "next": None if (next_s := self._state.next_try_s) is None else round(next_s, 1),
         }
 
 

@@ -144,5 +144,6 @@ def _environment() -> Environment:
         "bare": bare_event,
         "ticked": _ticked,
         "since": lambda at: formats.since(clock.wall() - at),
+        "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),
     }
     return environment

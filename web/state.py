@@ -1,6 +1,6 @@
 """What the pages know of the run: the newest report, its history, and how the feed is doing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from astraflow.contract.reports import Report
@@ -27,6 +27,8 @@ class Feed:
 
     state: FeedState
     problem: str = ""
+    next_try_at: float | None = None
+    """By the clock's `now`; None while it is being tried, and while all is well."""
 
 
 class RunState:
@@ -80,7 +82,17 @@ class RunState:
         self.pinned = Pinned()
         self.recent = RecentCounts()
 
-    def lose(self, problem: str) -> None:
-        """Note that the feed failed, and why."""
+    @property
+    def next_try_s(self) -> float | None:
+        """Seconds until dataflow is dialled again; None while that goes on, and while all is well."""
+        at = self.feed.next_try_at
+        return None if at is None else max(0.0, at - self.clock.now())
+
+    def lose(self, problem: str, *, next_try_s: float) -> None:
+        """Note that the feed failed, why, and in how many seconds it is tried again."""
         state = FeedState.CONNECTING if self.report is None else FeedState.LOST
-        self.feed = Feed(state=state, problem=problem)
+        self.feed = Feed(state=state, problem=problem, next_try_at=self.clock.now() + next_try_s)
+
+    def trying(self) -> None:
+        """Note that dataflow is being dialled."""
+        self.feed = replace(self.feed, next_try_at=None)

@@ -56,6 +56,11 @@ class Rests:
         self._first_s = self._next_s = first_s
         self._most_s = most_s
 
+    @property
+    def next_s(self) -> float:
+        """How long the next one is."""
+        return self._next_s
+
     def are_over(self) -> None:
         """Something went well."""
         self._next_s = self._first_s

@@ -1,5 +1,6 @@
 """Two to four runs beside each other, and what their pages draw from what is kept."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -119,3 +120,29 @@ def test_a_timeline_has_no_holes_where_no_step_ended_and_begins_anew_with_the_ru
     assert stretches == [(0.0, 200.0), (200.0, 600.0), (800.0, 1000.0)]
     assert {round(share.height) for share in found.shares if share.part == "wait"} == {20}
     assert found.finding == "It computed 80\u202f% of its time and waited 20\u202f%"
+
+
+async def test_each_chart_of_a_comparison_has_its_files_its_table_and_a_link(tmp_path: Path) -> None:
+    await filled(tmp_path, record("one", seconds=60), record("two", seconds=90))
+    for number in (1, 2):
+        await recorded(tmp_path, number, World(run=str(number), began_at=1000.0), seconds=30 * number + 30)
+    async with running_web(tmp_path, "127.0.0.1:9") as web, web.logged_in() as client:
+        for by in ("step", "time"):
+            page = html.unescape((await client.get(f"/runs/compare?run=1&run=2&by={by}")).text)
+            files = re.findall(r'href="(/runs/compare/charts/(\w+)\.csv\?[^"]+)"', page)
+            assert {"reward", "wait", "loss"} <= {name for _, name in files}
+            for address, name in files:
+                lines = (await client.get(address)).text.splitlines()
+                rows = (await client.get(address.replace(".csv", ".json"))).json()
+                alone = (await client.get(address.replace(".csv", ""))).text
+                assert lines[0].startswith(f"id,run,policy,{by},")
+                assert len(lines) - 1 == len(rows) > 0, address
+                assert {row["run"] for row in rows} == {"one", "two"}
+                assert "The same as a table" in alone
+                assert len(re.findall(r"<tr><td", alone)) > 5, address
+                assert f"/runs/compare/charts/{name}.csv" in alone
+        unknown = await client.get("/runs/compare/charts/colour?run=1&run=2")
+        few = await flash_of(client, await client.get("/runs/compare/charts/reward?run=1"))
+    assert unknown.status_code == 404
+    assert "their charts are reward" in html.unescape(unknown.text)
+    assert "Choose 2 to 4 runs" in few

@@ -195,6 +195,39 @@ async def test_what_if_shows_two_target_lines_or_why_there_are_none(
     assert "As it was" in young or "no report has measured demand" in young
 
 
+async def test_what_if_is_asked_over_so_many_hours_and_taken_away_as_it_is_drawn(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    asked = "mode=on&min_nodes=3&max_nodes=6&hours=6"
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        page = html.unescape((await client.get(f"/pools/eu/what-if?{asked}")).text)
+        csv = (await client.get(f"/pools/eu/what-if.csv?{asked}")).text.splitlines()
+        rows = (await client.get(f"/pools/eu/what-if.json?{asked}")).json()
+        odd = await client.get("/pools/eu/what-if.csv?min_nodes=7&max_nodes=6")
+    assert '<option value="6" selected>the last 6 hours</option>' in page
+    for value in ("1", "12", "24"):
+        assert f'<option value="{value}">' in page
+    assert f'href="/pools/eu/what-if.csv?{asked}"' in page
+    assert f'href="/pools/eu/what-if?{asked}#what-if"' in page
+    assert csv[0] == "time,unix_s,then,now"
+    assert len(csv) - 1 == len(rows) >= 2
+    assert odd.status_code == 422
+
+
+async def test_launch_delays_are_taken_away_as_they_are_drawn(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        page = (await client.get("/pools/eu")).text
+        csv = (await client.get("/pools/eu/launches.csv")).text.splitlines()
+        rows = (await client.get("/pools/eu/launches.json")).json()
+    assert 'href="/pools/eu/launches.csv"' in page
+    assert 'id="delay-table"' in page
+    assert csv[0] == "from_s,to_s,launches"
+    assert len(rows) == len(csv) - 1 == 12
+    assert sum(row["launches"] for row in rows) == 2
+
+
 async def test_a_hold_says_how_long_and_can_be_ended(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from web.history.samples import NODES_AT_ONCE, NodeBuckets, Shares
 from web.node_table import PAGE_ROWS, SORTS, NodeQuery, NodeTable
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, heat_map
-from web.present.node import node_page, rate_chart
+from web.present.node import node_page, rate_chart, rate_sheet
 from web.present.node_cells import row_cells
 from web.present.nodes import nodes_sheet, nodes_view
 from web.present.slowness import slowness
@@ -312,3 +312,26 @@ def test_the_file_has_what_the_table_has() -> None:
 
     assert (first["name"], first["busy"], first["spot"]) == ("node-a", 0.5, None)
     assert NodeId("n0") == first["id"]
+
+
+def test_the_rate_of_a_node_is_taken_away_as_it_is_drawn() -> None:
+    known: dict[str, float | None] = {"episodes": 2.0, "tokens": 100.0, "busy": 0.5, "lag": 1.0}
+    history: list[tuple[float, dict[str, float | None]]] = [
+        (10.0, known),
+        (20.0, {**known, "episodes": None}),
+        (30.0, {**known, "episodes": 3.0}),
+    ]
+
+    found = rate_sheet('a"b/c', history)
+
+    assert found.columns == ("time", "unix_s", "episodes", "tokens", "busy", "lag")
+    assert [row[1:3] for row in found.rows] == [(10.0, 2.0), (30.0, 3.0)]
+    assert found.name == "astraflow-node-a_b_c"
+
+
+async def test_the_file_of_a_rate_is_of_a_node_that_there_is(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        there, away = await client.get("/nodes/n0/rate.csv"), await client.get("/nodes/n77/rate.csv")
+    assert there.status_code == 200
+    assert there.text.startswith("time,unix_s,episodes,tokens,busy,lag")
+    assert away.status_code == 404

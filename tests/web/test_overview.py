@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import html
 import io
 import re
 from collections.abc import AsyncIterator
@@ -200,3 +201,18 @@ async def _until_recorded(client: httpx.AsyncClient) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("the run was not recorded")
+
+
+async def test_the_ladder_of_versions_has_a_page_a_table_and_files(web: RunningWeb) -> None:
+    async with web.logged_in() as client:
+        overview = html.unescape((await client.get("/")).text)
+        address = re.search(r'href="(/api/v1/series\.csv\?chart=versions[^"]+)"', overview)
+        assert address is not None
+        lines = (await client.get(address[1])).text.splitlines()
+        rows = (await client.get(address[1].replace(".csv", ".json"))).json()
+        page = (await client.get("/charts/versions")).text
+    assert lines[0] == "time,unix_s,node,versions_behind"
+    assert len(lines) - 1 == len(rows) > 0
+    assert {"node-a", "node-b"} >= {row["node"] for row in rows}
+    assert "The same as a table" in page
+    assert page.count("rung-row") == len({row["node"] for row in rows})

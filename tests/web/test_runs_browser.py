@@ -1,13 +1,17 @@
 """From a run down to a conversation with the keyboard alone, in a real browser, in both themes and narrow."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.web import RunningWeb
+from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.world import World
+from tests.web.test_comparing import recorded as kept
+from tests.web.test_run_list import filled, record
 from tests.web.test_trajectories import HOSTILE, recorded
 from tests.web.walk import ticking
 
@@ -94,3 +98,28 @@ async def _overflow(page: Page) -> int:
     """Pixels by which the page is wider than its window."""
     script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     return int(await page.evaluate(script))
+
+
+async def test_charts_with_one_axis_show_one_reading_line(tmp_path: Path, chromium: Browser) -> None:
+    await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
+    for number in (1, 2):
+        await kept(tmp_path, number, World(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)
+    async with (
+        running_web(tmp_path, "127.0.0.1:9") as web,
+        logged_in_page(chromium, web.login_url) as (page, complaints, _),
+    ):
+        for path in ("/runs/compare?run=1&run=2", "/runs/compare?run=1&run=2&by=time", "/runs/1"):
+            await page.goto(web.address + path)
+            await expect(page.locator("html.has-script")).to_be_attached()
+            before = await page.locator(".legend output").all_inner_texts()
+            body = page.locator(".chart-body").first
+            await body.focus()
+            for _ in range(3):
+                await page.keyboard.press("Shift+ArrowLeft")
+            plots = await page.locator(".plot, .rung-strip").count()
+            await expect(page.locator(".cursor-line")).to_have_count(plots)
+            assert await page.locator(".legend output").all_inner_texts() != before, path
+            await page.keyboard.press("Escape")
+            await expect(page.locator(".cursor-line")).to_have_count(0)
+            assert await page.locator(".legend output").all_inner_texts() == before, path
+        assert complaints.heard == []

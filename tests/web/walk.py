@@ -46,6 +46,10 @@ BY_NAME = {
 
 BY_PATH = {
     "/charts/{name}": {"name": "wait"},
+    "/runs/{run_id}/charts/{name}": {"name": "wait"},
+    "/runs/compare/charts/{name}": {"name": "wait"},
+    "/runs/compare/charts/{name}.{ending}": {"name": "wait"},
+    "/runs/{run_id}/charts/{name}.{ending}": {"name": "wait"},
     "/runs/{run_id}/trajectories/{ordinal}": {"ordinal": "385"},
 }
 """The same for one address, where the name alone does not say."""
@@ -54,6 +58,9 @@ MORE = (
     "/runs/new?recipe=smoke",
     "/dataflow?over=minute",
     "/?range=1h",
+    "/charts/versions",
+    "/runs/1/charts/timeline",
+    "/runs/1/charts/versions",
     "/pools/eu/what-if?min_nodes=1&max_nodes=4",
     "/search?q=node",
     "/?event=1",

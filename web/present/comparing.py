@@ -1,17 +1,28 @@
 """Runs beside each other: one chart for each number, a line for each run."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal
 
 from web.comparing import ComparedRun, differences
 from web.exports import Sheet
+from web.points import rounded
 from web.present import charts, formats, scales
 from web.present.runs import RUN_CHARTS
+from web.present.series import TABLE_ROWS, Table
 
 By = Literal["step", "time"]
 STYLES = ("one", "two", "three", "four")
 """CSS classes of the runs' lines; each also has a dash of its own."""
+
+
+SPECS = {spec.name: spec for spec in RUN_CHARTS.values() if len(spec.lines) == 1 or spec.name == "reward"}
+"""What runs are compared by: one line for each."""
+
+READ_POINTS = 200
+"""Of each line, what a reader's pointer finds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +51,9 @@ class Comparison:
     policies: tuple[str, ...]
 
 
-def comparison(many: Sequence[ComparedRun], *, by: By, policies: Sequence[str]) -> Comparison:
-    """Everything the template needs."""
-    specs = [spec for spec in RUN_CHARTS.values() if len(spec.lines) == 1 or spec.name == "reward"]
+def comparison(many: Sequence[ComparedRun], *, by: By, policies: Sequence[str], only: str = "") -> Comparison:
+    """Everything the template needs. only: name of the chart that is shown by itself; empty for all."""
+    specs = [spec for spec in SPECS.values() if only in ("", spec.name)]
     drawn = [(_drawing(spec, many, by), _finding(spec, many)) for spec in specs]
     shown = [(drawing, finding) for drawing, finding in drawn if any(line.path for line in drawing.lines)]
     return Comparison(
@@ -71,6 +82,44 @@ def sheet(many: Sequence[ComparedRun], *, by: By) -> Sheet:
     return Sheet(name="comparison", columns=("id", "run", "policy", by, *names), rows=rows)
 
 
+def chart_sheet(many: Sequence[ComparedRun], name: str, *, by: By) -> Sheet:
+    """What one chart plots: a row for each run and place. name: one of `SPECS`."""
+    line = _line_of(SPECS[name])
+    rows = [
+        (one.record.id, one.record.name, one.policy, at, value)
+        for one in many
+        for at, value in _series(one, line, by)
+        if value is not None
+    ]
+    return Sheet(name=f"comparison-{name}", columns=("id", "run", "policy", by, line.value), rows=rows)
+
+
+def chart_table(many: Sequence[ComparedRun], name: str, *, by: By) -> Table:
+    """The same for people: about sixty places, the last first; each run as it was there, or last before."""
+    spec = SPECS[name]
+    series = [[(at, value) for at, value in _series(one, _line_of(spec), by) if value is not None] for one in many]
+    places = sorted({at for found in series for at, _ in found}, reverse=True)
+    shown = places[:: max(1, -(-len(places) // TABLE_ROWS))]
+    body = [
+        (
+            formats.count(at) if by == "step" else formats.duration(at),
+            *(scales.value_text(_at(found, at), spec.format) for found in series),
+        )
+        for at in shown
+    ]
+    return ("step" if by == "step" else "after", *(one.record.name for one in many)), body
+
+
+def _at(found: Sequence[tuple[float, float]], at: float) -> float | None:
+    place = bisect_right(found, at, key=itemgetter(0))
+    return found[place - 1][1] if place and at <= found[-1][0] else None
+
+
+def _series(one: ComparedRun, line: charts.Line, by: By) -> list[tuple[float, float | None]]:
+    place = _place_of(by)
+    return [(at, numbers.get(line.value)) for x, numbers in one.rows if (at := place(one, x, numbers)) is not None]
+
+
 def _place_of(by: By) -> Callable[[ComparedRun, float, dict[str, float | None]], float | None]:
     if by == "step":
         return lambda one, at, numbers: numbers.get("steps")
@@ -83,11 +132,8 @@ def _line_of(spec: charts.ChartSpec) -> charts.Line:
 
 
 def _drawing(spec: charts.ChartSpec, many: Sequence[ComparedRun], by: By) -> charts.Drawing:
-    line, place = _line_of(spec), _place_of(by)
-    series: list[list[tuple[float, float | None]]] = []
-    for one in many:
-        found = [(at, numbers.get(line.value)) for x, numbers in one.rows if (at := place(one, x, numbers)) is not None]
-        series.append(found)
+    line = _line_of(spec)
+    series = [_series(one, line, by) for one in many]
     ends = [at for found in series for at, _ in found]
     window = scales.window_of(0.0, max(ends, default=0.0), None)
     if by == "step":
@@ -117,7 +163,21 @@ def _drawing(spec: charts.ChartSpec, many: Sequence[ComparedRun], by: By) -> cha
         limit_y=None,
         limit=None,
         window=window,
+        options={
+            "start": window.start,
+            "end": window.end,
+            "by": by,
+            "format": spec.format,
+            "height": spec.height,
+            "lines": [_read(found) for found in series],
+        },
     )
+
+
+def _read(found: Sequence[tuple[float, float | None]]) -> list[list[float | None]]:
+    known = [(at, value) for at, value in found if value is not None]
+    shown = known[::-1][:: max(1, -(-len(known) // READ_POINTS))][::-1]
+    return [[round(at, 1), rounded(value)] for at, value in shown]
 
 
 def _finding(spec: charts.ChartSpec, many: Sequence[ComparedRun]) -> str:

@@ -1,13 +1,18 @@
 """The version ladder: one row for each node, one stretch for each lag it had."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from astraflow.contract.ids import PolicyId
+from web.exports import Sheet
 from web.points import CHARTED_NODES, Point
+from web.present import formats
 from web.present.scales import WIDTH, Window
+from web.present.series import TABLE_ROWS
 
 BEHIND_Y = 6.0
+LAG_COLUMNS = ("time", "unix_s", "node", "versions_behind")
 
 GAP_S = 3.0
 """A node that is missing for longer leaves a hole in its row."""
@@ -43,6 +48,34 @@ def ladder(policy: PolicyId, points: Sequence[Point], window: Window, *, bound: 
         rung(name, [(point.at, point.lags.get(policy, {}).get(name)) for point in shown], window, bound=bound)
         for name in names
     )
+
+
+def lag_sheet(points: Sequence[Point], policy: str) -> Sheet:
+    """What the ladder draws: a row for each node and time."""
+    rows = [
+        (datetime.fromtimestamp(point.at, UTC).isoformat(timespec="milliseconds"), round(point.at, 3), name, lag)
+        for point in points
+        for name, lag in sorted(_lags(point, policy).items())
+    ]
+    return Sheet(name="astraflow-versions", columns=LAG_COLUMNS, rows=rows)
+
+
+def lag_table(points: Sequence[Point], policy: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The same for people: heads, and about sixty rows, newest first."""
+    names = sorted({name for point in points for name in _lags(point, policy)})[:CHARTED_NODES]
+    shown = points[::-1][:: max(1, -(-len(points) // TABLE_ROWS))]
+    body = [
+        (
+            formats.duration(points[-1].at - point.at),
+            *(formats.count(_lags(point, policy).get(name)) for name in names),
+        )
+        for point in shown
+    ]
+    return ("before the newest", *(formats.node_name(name) for name in names)), body
+
+
+def _lags(point: Point, policy: str) -> Mapping[str, int]:
+    return next((lags for known, lags in point.lags.items() if known == policy), {})
 
 
 def level(lag: int, bound: int) -> str:

@@ -7,6 +7,7 @@ from statistics import quantiles
 
 from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, Pool
+from web.exports import Sheet
 from web.present import formats
 from web.present.causes import with_cause
 from web.present.pools import usd
@@ -32,6 +33,8 @@ class DelayBar:
     """Launches that took about so long."""
 
     label: str
+    low_s: float
+    high_s: float
     count: int
     height: float
     """Share of the highest."""
@@ -99,11 +102,22 @@ def delays(instances: Sequence[Instance], pool: Pool) -> Delays:
         bars=tuple(
             DelayBar(
                 label=f"{formats.duration(low + index * width)} to {formats.duration(low + (index + 1) * width)}",
+                low_s=low + index * width,
+                high_s=low + (index + 1) * width,
                 count=counts[index],
                 height=counts[index] / most,
             )
             for index in range(DELAY_BARS)
         ),
+    )
+
+
+def delay_sheet(pool: Pool, found: Delays) -> Sheet:
+    """The bars."""
+    return Sheet(
+        name=f"astraflow-launches-{pool.spec.id}",
+        columns=("from_s", "to_s", "launches"),
+        rows=[(round(bar.low_s, 3), round(bar.high_s, 3), bar.count) for bar in found.bars],
     )
 
 

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 
 from astraflow.contract.fleet import Instance, InstanceState
 from astraflow.contract.reports import NodeState
+from web.exports import Sheet
 from web.history.reading import Row
 from web.node_table import NodeRow, NodeTable
 from web.present import formats, scales
 from web.present.causes import with_cause
 from web.present.cells import Cell
 from web.present.node_cells import row_cells
+from web.present.series import as_sheet
 from web.present.slowness import Slowness, slowness
 from web.present.weight_page import LinkRow, link_row
 
 CHART_HEIGHT = 120
+RATES = ("episodes", "tokens", "busy", "lag")
 GAP_S = 90.0
 """Rows farther apart are not joined by a line: the node was away."""
 
@@ -115,6 +118,12 @@ def rate_chart(history: Sequence[Row]) -> RateChart | None:
             for at, numbers in found[::-1][:30]
         ],
     )
+
+
+def rate_sheet(name: str, history: Sequence[Row]) -> Sheet:
+    """What the chart draws."""
+    found = [(at, numbers) for at, numbers in history if numbers.get("episodes") is not None]
+    return as_sheet(f"astraflow-node-{name}".replace("/", "_").replace('"', "_"), found, RATES)
 
 
 def _facts(row: NodeRow, machine: Instance | None) -> list[tuple[str, str]]:

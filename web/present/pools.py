@@ -81,6 +81,8 @@ class FleetView:
     problem: str
     age: str
     is_stale: bool
+    next_try_at: float | None
+    """Unix seconds at which a service that did not answer is asked again."""
     address: str
     start_command: str
     show_command: str
@@ -90,7 +92,7 @@ class FleetView:
     kill: str = ""
     kill_text: str = ""
     kill_reason: str = ""
-    swept: str = ""
+    swept_at: float | None = None
     orphans: int = 0
     troubles: tuple[str, ...] = ()
     rows: tuple[PoolRow, ...] = ()
@@ -112,6 +114,7 @@ def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetVie
         problem=state.problem,
         age="" if age_s is None else formats.duration(max(0.1, age_s)),
         is_stale=state.feed is not FleetFeed.ABSENT and state.is_stale,
+        next_try_at=None if (next_s := state.next_try_s) is None else now + next_s,
         address=settings.fleet,
         start_command=start_command(settings),
         show_command=show_command(settings),
@@ -125,6 +128,7 @@ def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetVie
         problem=known.problem,
         age=known.age,
         is_stale=known.is_stale,
+        next_try_at=known.next_try_at,
         address=known.address,
         start_command=known.start_command,
         show_command=known.show_command,
@@ -134,7 +138,7 @@ def fleet_view(state: FleetState, settings: Settings, *, now: float) -> FleetVie
         kill=status.kill.value,
         kill_text=KILL_TEXTS[status.kill],
         kill_reason=status.kill_reason,
-        swept=_ago(status.last_sweep_at, now=status.at),
+        swept_at=status.last_sweep_at,
         orphans=status.orphans,
         troubles=status.troubles,
         rows=rows,
@@ -252,9 +256,3 @@ def _finding(kill: KillScope, rows: Sequence[PoolRow], troubles: Sequence[str]) 
     if moving:
         return f"Pool {moving[0]} is changing" if len(moving) == 1 else f"{len(moving)} pools are changing", "warn"
     return ("Every pool is as it should be", "good") if rows else ("No pool was made yet", "warn")
-
-
-def _ago(at: float | None, *, now: float) -> str:
-    if at is None:
-        return "not yet"
-    return "just now" if now - at < 1 else f"{formats.duration(now - at)} ago"

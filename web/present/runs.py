@@ -119,6 +119,8 @@ class RunView:
     rungs: tuple[Rung, ...]
     bound: int
     x_ticks: Sequence[tuple[float, str]]
+    ends: Mapping[str, float]
+    """Unix seconds of the two ends of the axis, for the scripts."""
     moments: tuple[Moment, ...]
     """What happened to the fleet meanwhile, newest first."""
 
@@ -221,6 +223,7 @@ def run_view(record: RunRecord, past: RunPast, *, policy: str, live: Report | No
         rungs=rungs,
         bound=bound,
         x_ticks=scales.x_ticks(window),
+        ends={"start": window.start, "end": window.end},
         moments=moments_of(reversed(pins)),
     )
 

@@ -36,6 +36,8 @@ class Shell:
     age_text: str
     feed: FeedState
     problem: str
+    next_try_s: float | None
+    """Until dataflow is dialled again; None while that goes on, and while all is well."""
     is_stale: bool
     has_data: bool
     ranges: Sequence[Choice] = ()
@@ -109,6 +111,7 @@ def shell(state: RunState, settings: Settings, *, path: str = "", choice: Chosen
         age_text="no data yet" if age_s is None else f"{formats.duration(max(0.1, age_s))} old",
         feed=state.feed.state,
         problem=state.feed.problem,
+        next_try_s=state.next_try_s,
         is_stale=state.is_stale,
         has_data=report is not None,
         ranges=_ranges(path, choice) if choice else (),

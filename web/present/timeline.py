@@ -31,6 +31,8 @@ class Timeline:
     finding: str
     legend: tuple[tuple[str, str], ...]
     """Parts, and how much of the time each took."""
+    stretches: tuple[tuple[float, float, Mapping[str, float]], ...]
+    """Begin and end of each that is drawn (Unix seconds), and the seconds that its parts took."""
 
 
 def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: Window) -> Timeline:
@@ -39,6 +41,7 @@ def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: W
     stride = max(1, len(known) // STRETCHES)
     ends = known[::stride] + (known[-1:] if known and (len(known) - 1) % stride else [])
     shares: list[Share] = []
+    stretches: list[tuple[float, float, Mapping[str, float]]] = []
     sums = dict.fromkeys(PARTS, 0.0)
     begin, before = ends[0] if ends else (0.0, sums)
     for end, after in ends[1:]:
@@ -48,10 +51,12 @@ def timeline(rows: Sequence[tuple[float, Mapping[str, float | None]]], window: W
             begin, before = end, after
         if total <= 0 or min(grown.values()) < 0:
             continue  # no step ended
-        shares += _shares(grown, total, begin, end, window)
+        if drawn := _shares(grown, total, begin, end, window):
+            shares += drawn
+            stretches.append((begin, end, grown))
         sums = {part: sums[part] + grown[part] for part in PARTS}
         begin, before = end, after
-    return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums))
+    return Timeline(shares=tuple(shares), finding=_finding(sums), legend=_legend(sums), stretches=tuple(stretches))
 
 
 def _seconds(numbers: Mapping[str, float | None]) -> dict[str, float] | None:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from astraflow.contract.advice import PoolAdvice
+from web.exports import Sheet
 from web.present import charts, formats, scales
 from web.present.pools import usd
+from web.present.series import as_sheet
 from web.what_if import Compared, figures
 
 SPEC = charts.ChartSpec(
@@ -64,6 +66,13 @@ def what_if_view(answers: Compared, *, max_nodes: int) -> WhatIfView:
             f"{formats.duration(ended - began)}. Waits are those that too few nodes explain."
         ),
     )
+
+
+def what_if_sheet(answers: Compared) -> Sheet:
+    """Both lines: a row for each time at which one of them moves, and for the two ends."""
+    lines = {"then": answers.sizes(answers.then), "now": answers.sizes(answers.now)}
+    rows = _rows(lines["then"], lines["now"], answers.then.began_at, answers.then.ended_at)
+    return as_sheet(f"astraflow-what-if-{answers.pool}", rows, [line.value for line in SPEC.lines])
 
 
 def _finding(answers: Compared) -> str:

@@ -2,11 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Annotated
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from web import audit_queries
+from web import again, audit_queries
 from web.audit_queries import PAGE_ENTRIES, RESULTS, filter_from
 from web.parts import Parts, PartsOf
 from web.present.audit import ChainView, as_csv, as_ndjson, audit_row, chain_view, csv_head
@@ -29,6 +30,16 @@ async def show(request: Request, parts: PartsOf, before: Annotated[int | None, Q
 async def verify(request: Request, parts: PartsOf) -> Response:
     """The page, with what checking the whole chain found. Nothing is changed by it."""
     return await _page(request, parts, before=None, chain=chain_view(await parts.trail.verify()))
+
+
+@router.get("/audit/newer")
+@needs(Need.AUDIT)
+async def newer(request: Request, parts: PartsOf, than: Annotated[int, Query(ge=0, le=2**53)] = 0) -> Response:
+    """How many entries there are that a page, whose newest is `than`, does not show."""
+    asked = filter_from(request.query_params)
+    count = await parts.database.look(lambda session: audit_queries.newer(session, asked, than=than))
+    part = parts.pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(asked.query))
+    return again.answered(request, part)
 
 
 @router.get("/audit.ndjson")
@@ -64,9 +75,15 @@ async def _page(request: Request, parts: Parts, *, before: int | None, chain: Ch
         results=RESULTS,
         older=shown[-1].sequence if len(entries) > PAGE_ENTRIES else None,
         before=before,
+        newer=0,
+        newer_query=urlencode({**dict(parse_qsl(asked.query)), "than": shown[0].sequence if shown else 0}),
         chain=chain,
         days=await parts.retention.days(),
     )
+
+
+def _newest(query: str) -> str:
+    return f"/audit?{query}" if query else "/audit"
 
 
 def _file(

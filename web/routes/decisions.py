@@ -1,15 +1,16 @@
 """`/decisions`: who changed what, why, and from which figures."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
+from web import again
 from web.decisions import (
     CURSOR,
     PAGE_ENTRIES,
@@ -20,6 +21,8 @@ from web.decisions import (
     advice_at,
     decision,
     decision_page,
+    newer_than,
+    reached,
 )
 from web.exports import Ending, sheet_answer
 from web.parts import Parts, PartsOf
@@ -40,6 +43,16 @@ async def show(request: Request, parts: PartsOf) -> Response:
     asked, before = _asked(request.query_params)
     page = await decision_page(parts, asked, before=before, limit=PAGE_ENTRIES)
     return parts.pages.page(request, "decisions/page.html", page="decisions", **_view(parts, asked, before, page))
+
+
+@router.get("/decisions/newer")
+@needs(Need.READ)
+async def newer(request: Request, parts: PartsOf, than: Annotated[str, Query(max_length=LONGEST)] = "") -> Response:
+    """How many there are that a page, whose newest ones `than` names, does not show."""
+    asked, _ = _asked(request.query_params)
+    count = await newer_than(parts, asked, than)
+    part = parts.pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(asked))
+    return again.answered(request, part)
 
 
 @router.get("/decisions.{ending}")
@@ -85,7 +98,7 @@ def _asked(query: QueryParams) -> tuple[Asked, str]:
 
 
 def _view(parts: Parts, asked: Asked, before: str, page: DecisionPage) -> dict[str, Any]:
-    query = {name: value for name in ("pool", "kind", "source", "actor", "text") if (value := getattr(asked, name))}
+    query = _query(asked)
     shown = query | ({"before": before} if before else {})
     status = parts.fleet_state.status
     return {
@@ -101,7 +114,18 @@ def _view(parts: Parts, asked: Asked, before: str, page: DecisionPage) -> dict[s
         "show_command": show_command(parts.settings),
         "is_filtered": bool(query),
         "before": before,
-        "newest": f"/decisions?{urlencode(query)}" if query else "/decisions",
+        "newest": _newest(asked),
+        "newer": 0,
+        "newer_query": urlencode(query | {"than": reached(page.entries)}),
         "older": f"/decisions?{urlencode(query | {'before': page.older})}" if page.older else "",
         "files": f"?{urlencode(shown)}" if shown else "",
     }
+
+
+def _query(asked: Asked) -> dict[str, str]:
+    return {name: value for name in ("pool", "kind", "source", "actor", "text") if (value := getattr(asked, name))}
+
+
+def _newest(asked: Asked) -> str:
+    query = urlencode(_query(asked))
+    return f"/decisions?{query}" if query else "/decisions"

@@ -14,7 +14,7 @@ from astraflow.contract.plugins import PluginChange, Seam
 from astraflow.contract.reports import FlowReport, StreamReport
 from web import flow_acts
 from web.accounts.viewer import Viewer
-from web.flash import Flash
+from web.flash import Flash, Undo
 from web.fleet_acts import form_key
 from web.parts import Parts, PartsOf, ViewerOf
 from web.plugin_form import PluginForm, differs, flow_form, sampler_form, wanted_filters, wanted_single
@@ -119,7 +119,7 @@ async def _set(parts: Parts, flow: str, *, is_paused: bool, viewer: Viewer, reas
     key = form_key(flow, is_paused, time.time_ns())
     asked = flow_acts.pause_flow(parts, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
     try:
-        flash = Flash(text=await asked, tone="good")
+        flash = Flash(text=await asked, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
     except AstraFlowError as problem:
         flash = Flash(text=f"The flow was left as it is: {problem}", tone="bad")
     return told(flash, back=f"/{back}")

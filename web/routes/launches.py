@@ -78,7 +78,12 @@ async def show(request: Request, parts: PartsOf, name: str, program: str = "") -
     """A launched run: how it stands, and its logs."""
     view = launch_view(await parts.launcher.launch(name), program)
     return parts.pages.page(
-        request, "launches/launch.html", page="runs", shell=shell(parts.state, parts.settings), view=view
+        request,
+        "launches/launch.html",
+        page="runs",
+        shell=shell(parts.state, parts.settings),
+        view=view,
+        admins=await parts.accounts.users.admins(),
     )
 
 

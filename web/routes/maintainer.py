@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import PlanId
 from astraflow.contract.maintenance import MaintainerMode, TranscriptPage
-from web import fleet_acts, maintainer_acts
+from web import again, fleet_acts, maintainer_acts
 from web.exports import Ending, sheet_answer
 from web.flash import Flash
 from web.parts import Parts, PartsOf, ViewerOf
@@ -63,7 +63,7 @@ async def show(request: Request, parts: PartsOf) -> Response:
 @needs(Need.READ)
 async def state(request: Request, parts: PartsOf) -> Response:
     """What changes by itself, for the live page."""
-    return parts.pages.page(request, "maintainer/_state.html", **await _now(parts))
+    return again.answered(request, parts.pages.page(request, "maintainer/_state.html", **await _now(parts)))
 
 
 @router.get("/maintainer/lately")
@@ -71,7 +71,9 @@ async def state(request: Request, parts: PartsOf) -> Response:
 async def lately(request: Request, parts: PartsOf) -> Response:
     """What was decided and noted, for the live page."""
     notes, problem = await _notes(parts)
-    return parts.pages.page(request, "maintainer/_lately.html", **await _now(parts), notes=notes, notes_problem=problem)
+    now = await _now(parts)
+    part = parts.pages.page(request, "maintainer/_lately.html", **now, notes=notes, notes_problem=problem)
+    return again.answered(request, part)
 
 
 @router.get("/maintainer/newer")
@@ -81,7 +83,7 @@ async def newer(request: Request, parts: PartsOf, chain: Chain = "", than: Newes
     page, _ = await _transcript(parts, limit=1)
     ordinal = page.entries[0].ordinal if page.entries else -1
     count = ordinal - than if page.chain == chain else ordinal + 1
-    return parts.pages.page(request, "maintainer/_newer.html", newer=max(0, count))
+    return again.answered(request, parts.pages.page(request, "maintainer/_newer.html", newer=max(0, count)))
 
 
 @router.get("/maintainer/transcript")

@@ -22,7 +22,7 @@ from web.parts import Parts, PartsOf, ViewerOf
 from web.places import Place
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, cell_words, heat_map
-from web.present.node import node_page
+from web.present.node import node_page, rate_sheet
 from web.present.nodes import nodes_sheet, nodes_view
 from web.present.shell import shell
 from web.roles import Need, On, needs
@@ -45,7 +45,12 @@ async def show(request: Request, parts: PartsOf) -> Response:
     """The table, one page of it."""
     asked = NodeQuery.of(request.query_params)
     return parts.pages.page(
-        request, "nodes/page.html", page="nodes", shell=shell(parts.state, parts.settings), **await _view(parts, asked)
+        request,
+        "nodes/page.html",
+        page="nodes",
+        shell=shell(parts.state, parts.settings),
+        admins=await parts.accounts.users.admins(),
+        **await _view(parts, asked),
     )
 
 
@@ -152,6 +157,17 @@ async def drain(parts: PartsOf, viewer: ViewerOf, node: str, reason: Annotated[s
     return await steered(parts, viewer, deed, asked, if_failed="The node was not drained", back="/nodes")
 
 
+@router.get("/nodes/{node:path}/rate.{ending}")
+@needs(Need.READ)
+async def take_rate(parts: PartsOf, node: str, ending: Ending) -> Response:
+    """What the chart of one node draws."""
+    table = parts.nodes.table
+    row = table.get(node) if table else None
+    if row is None:
+        raise HTTPException(404, f"No node {node[:140]} is in the run; one that restarts has a new id.")
+    return sheet_answer(rate_sheet(row.name, await _rates(parts, row.name)), ending)
+
+
 @router.get("/nodes/{node:path}/now")
 @needs(Need.READ)
 async def show_now(request: Request, parts: PartsOf, node: str) -> Response:
@@ -168,6 +184,7 @@ async def show_node(request: Request, parts: PartsOf, node: str) -> Response:
         "nodes/node.html",
         page="nodes",
         shell=shell(parts.state, parts.settings),
+        admins=await parts.accounts.users.admins(),
         **await _node(parts, node),
     )
 
@@ -195,20 +212,23 @@ async def _node(parts: Parts, node: str) -> dict[str, Any]:
     row = table.get(node) if table else None
     if table is None or row is None:
         raise HTTPException(404, f"No node {node[:140]} is in the run; one that restarts has a new id.")
-    report, run_id = parts.state.report, parts.recorder.run_id
-    history: list[reading.Row] = []
-    if report is not None and run_id is not None:
-        since, subject = report.at - CHART_S, node_subject(row.name)
-        history = await parts.database.look(
-            lambda session: reading.rows(session, run_id, subject, NODE_VALUES, since=since, at_most=CHART_ROWS)
-        )
-    view = node_page(row, table, parts.nodes.machines.get(row.name), history)
+    view = node_page(row, table, parts.nodes.machines.get(row.name), await _rates(parts, row.name))
     return {
         "node": view,
         "pool": row.node.facts.pool,
         "cells": _cells(parts) | view.cells,
         "log": await _log_of(parts, row.name),
     }
+
+
+async def _rates(parts: Parts, name: str) -> list[reading.Row]:
+    report, run_id = parts.state.report, parts.recorder.run_id
+    if report is None or run_id is None:
+        return []
+    since, subject = report.at - CHART_S, node_subject(name)
+    return await parts.database.look(
+        lambda session: reading.rows(session, run_id, subject, NODE_VALUES, since=since, at_most=CHART_ROWS)
+    )
 
 
 async def _log_of(parts: Parts, name: str) -> str:

@@ -8,37 +8,27 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from astraflow.contract.fleet import Instance, KillScope, Plan, PlanId, PlanRequest, Pool, Role
+from astraflow.contract.fleet import KillScope, Plan, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
-from web import fleet_acts
+from web import again, fleet_acts
 from web.accounts.viewer import Viewer
-from web.decisions import Asked, decision_page
 from web.exports import Ending, sheet_answer
-from web.flash import Flash
+from web.flash import Flash, Undo
 from web.parts import Parts, PartsOf, ViewerOf
-from web.pool_form import MOST_TEXT, bounds_from, number_from, spec_from
-from web.present.decisions import decision_groups, decision_row
-from web.present.machines import delays, instance_row, spot_share, unfinished
+from web.pool_form import MOST_TEXT, number_from, spec_from
+from web.pool_page import made_from, page_of, pool_now, pool_of
 from web.present.plans import plan_view
 from web.present.pools import (
-    MODE_TEXTS,
     fleet_view,
     pool_row,
     pool_sheet,
 )
 from web.present.shell import shell
-from web.present.what_if import what_if_view
 from web.roles import Need, On, needs
 from web.steering import told
-from web.what_if import compared
 
 router = APIRouter()
-
-SHOWN_INSTANCES = 50
-SHOWN_DECISIONS = 6
-MEASURED = 1000
 
 Reason = Annotated[str, Form(max_length=MOST_TEXT)]
 
@@ -54,7 +44,7 @@ async def show(request: Request, parts: PartsOf) -> Response:
 @needs(Need.READ)
 async def table(request: Request, parts: PartsOf) -> Response:
     """The figures and the table alone, for the live page."""
-    return parts.pages.page(request, "pools/_fleet.html", **_fleet(parts))
+    return again.answered(request, parts.pages.page(request, "pools/_fleet.html", **_fleet(parts)))
 
 
 @router.get("/pools.{ending}")
@@ -136,7 +126,7 @@ async def plan(
 @needs(Need.OPERATE, on=On.POOL)
 async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response:
     """Say what ending a whole pool means, and ask."""
-    known = _pool(parts, pool)
+    known = pool_of(parts, pool)
     return parts.pages.page(
         request,
         "pools/drain_all.html",
@@ -152,7 +142,7 @@ async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response
 @needs(Need.ADMINISTER, on=On.POOL)
 async def ask_lose(request: Request, parts: PartsOf, pool: str, back: Literal["", "overview"] = "") -> Response:
     """Say what the simulated fault does, and ask."""
-    known = _pool(parts, pool)
+    known = pool_of(parts, pool)
     return parts.pages.page(
         request,
         "pools/lose.html",
@@ -203,37 +193,8 @@ async def hold(
         why = reason.strip() or ("held on the page" if minutes else "released on the page")
         return (await fleet_acts.hold_pool(parts, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)).message
 
-    return await _told(asked(), if_failed="The pool was not held", back=_path(pool))
-
-
-@router.get("/pools/{pool:path}/what-if")
-@needs(Need.READ)
-async def what_if(
-    request: Request,
-    parts: PartsOf,
-    pool: str,
-    mode: str = "",
-    min_nodes: str = "",
-    max_nodes: str = "",
-    hours: str = "",
-) -> Response:
-    """The page of the pool, with what other bounds would have meant."""
-    known = _pool(parts, pool)
-    given = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes}
-    problem, answer = "", None
-    try:
-        bounds = bounds_from(known.spec, given)
-        answers = await compared(
-            parts,
-            pool,
-            {"mode": bounds.mode.value, "min_nodes": bounds.min_nodes, "max_nodes": bounds.max_nodes},
-            options={},
-            hours=number_from(hours or "24", low=0.1, high=168.0, what="hours"),
-        )
-        answer = what_if_view(answers, max_nodes=bounds.max_nodes)
-    except AstraFlowError as refused:
-        problem = str(refused)
-    return await _page(request, parts, known, asked=given, what_if=answer, what_if_problem=problem)
+    undo = Undo.RELEASE if minutes else None
+    return await _told(asked(), if_failed="The pool was not held", back=_path(pool), undo=undo, of=pool)
 
 
 @router.post("/pools/{pool:path}/spec")
@@ -243,7 +204,7 @@ async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) 
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
 
     async def asked() -> str:
-        known = _pool(parts, pool)
+        known = pool_of(parts, pool)
         observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
         before = parts.shelf.specs.get((pool, observed)) if "undo" in form else None
         if "undo" in form and before is None:
@@ -259,45 +220,24 @@ async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) 
     return await _told(asked(), if_failed="The pool was not changed", back=_path(pool))
 
 
+@router.get("/pools/{pool:path}/now")
+@needs(Need.READ)
+async def show_now(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
+    """What changes of its page by itself. Its machines and journal are read when something moved, or is not new."""
+    known = pool_of(parts, pool)
+    made = made_from(parts, known, may_act=viewer.may(Need.OPERATE, run=parts.run, pool=pool))
+    return again.nothing_new(request, made) or again.answered(
+        request,
+        parts.pages.page(request, "pools/_live.html", cells=parts.frames.cells, **await pool_now(parts, known)),
+        made=made,
+    )
+
+
 @router.get("/pools/{pool:path}")
 @needs(Need.READ)
 async def show_pool(request: Request, parts: PartsOf, pool: str) -> Response:
     """One pool."""
-    return await _page(request, parts, _pool(parts, pool))
-
-
-async def _page(request: Request, parts: Parts, pool: Pool, **more: Any) -> Response:
-    now, problem = parts.clock.wall(), ""
-    measured: tuple[Instance, ...] = ()
-    try:
-        measured = await fleet_acts.fleet_of(parts).instances(pool=pool.spec.id, with_gone=True, limit=MEASURED)
-    except AstraFlowError as refused:
-        problem = str(refused)
-    decisions = await decision_page(parts, Asked(pool=pool.spec.id), limit=SHOWN_DECISIONS)
-    context: dict[str, Any] = {
-        "asked": {"mode": "", "min_nodes": "", "max_nodes": ""},
-        "what_if": None,
-        "what_if_problem": "",
-        "shell": shell(parts.state, parts.settings),
-        "fleet": fleet_view(parts.fleet_state, parts.settings, now=now),
-        "pool": pool,
-        "spec": pool.spec,
-        "row": pool_row(pool, now=now),
-        "modes": [(mode.value, MODE_TEXTS[mode]) for mode in Mode],
-        "delays": delays(measured, pool),
-        "unfinished": unfinished(measured),
-        "spot_share": spot_share(measured),
-        "instances": [instance_row(one) for one in measured[:SHOWN_INSTANCES]],
-        "more_instances": max(0, len(measured) - SHOWN_INSTANCES),
-        "problem": problem,
-        "groups": decision_groups([decision_row(entry) for entry in decisions.entries]),
-        "decision_problems": decisions.problems,
-        "admins": await parts.accounts.users.admins(),
-        "undo": parts.shelf.specs.get((pool.spec.id, pool.version)),
-        "key": fleet_acts.form_key(pool.spec.id, pool.version, time.time_ns()),
-        "cells": parts.frames.cells,
-    }
-    return parts.pages.page(request, "pools/pool.html", page="pools", **context | more)
+    return await page_of(request, parts, pool_of(parts, pool))
 
 
 def _fleet(parts: Parts) -> dict[str, Any]:
@@ -308,24 +248,14 @@ def _fleet(parts: Parts) -> dict[str, Any]:
     }
 
 
-def _pool(parts: Parts, name: str) -> Pool:
-    found = parts.fleet_state.pool(name)
-    if found is None and parts.fleet_state.status is None:
-        fleet_acts.fleet_of(parts)
-        raise HTTPException(503, parts.fleet_state.problem or "The fleet service has not answered yet.")
-    if found is None:
-        raise HTTPException(404, f"No pool is called {name[:140]}.")
-    return found
-
-
 def _path(pool: str) -> str:
     return f"/pools/{quote(pool)}"
 
 
-async def _told(asked: Any, *, if_failed: str, back: str) -> Response:
+async def _told(asked: Any, *, if_failed: str, back: str, undo: Undo | None = None, of: str = "") -> Response:
     """Await what was asked, and say on the page what came of it; the audit has it already."""
     try:
-        return told(Flash(text=await asked, tone="good"), back=back)
+        return told(Flash(text=await asked, tone="good", undo=undo, of=of), back=back)
     except AstraFlowError as problem:
         return told(Flash(text=f"{if_failed}: {problem}", tone="bad"), back=back)
 

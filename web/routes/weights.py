@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from web import again
 from web.exports import Ending, sheet_answer
 from web.parts import PartsOf
 from web.present.shell import shell
@@ -32,7 +33,8 @@ async def show(request: Request, parts: PartsOf) -> Response:
 @needs(Need.READ)
 async def tables(request: Request, parts: PartsOf) -> Response:
     """The same tables alone, for when there is something new."""
-    return parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)
+    part = parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)
+    return again.answered(request, part)
 
 
 @router.get("/weights/{table}.{ending}")

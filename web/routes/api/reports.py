@@ -8,23 +8,42 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
-from astraflow.contract.errors import Unavailable
+from astraflow.contract.errors import InvalidInput, Unavailable
 from web.capacity import FLEET_VALUES
-from web.exports import Ending, sheet_answer
-from web.parts import PartsOf
+from web.exports import Ending, Sheet, sheet_answer
+from web.parts import Parts, PartsOf
 from web.points import VALUES
 from web.present import charts
+from web.present.ladder import lag_sheet
 from web.present.overview import rows_of
+from web.present.run_sheets import LABELS, run_sheet
 from web.present.series import as_sheet
 from web.present.shell import chosen
 from web.report_json import plain, report_to_json
 from web.roles import Need, needs
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
+from web.run_pages import showing
+from web.run_views import seen_of, span_from
 from web.spans import points_over
 
 router = APIRouter(prefix=PREFIX, tags=["reports"])
 
-ChartName = Literal["", "reward", "rates", "wait", "buffer", "balance"]
+ChartName = Literal[
+    "",
+    "reward",
+    "rates",
+    "wait",
+    "buffer",
+    "balance",
+    "ratio",
+    "nodes",
+    "price",
+    "loss",
+    "length",
+    "kl",
+    "timeline",
+    "versions",
+]
 RangeName = Literal["", "15m", "1h", "6h", "24h"]
 MOST_REPORTS = 900
 
@@ -32,6 +51,10 @@ Chart = Annotated[ChartName, Query(description="What it plots; empty for every v
 Policy = Annotated[str, Query(max_length=128, description="The first, if empty or not known.")]
 Range = Annotated[RangeName, Query(description="Back from now; empty for 15m.")]
 Begin = Annotated[str, Query(alias="from", max_length=40, description="Instead of a range: Unix seconds, or UTC.")]
+OfRun = Annotated[
+    int | None,
+    Query(ge=1, le=LARGEST, description="A run of the list, over or not, whole without a range; else the one shown."),
+]
 End = Annotated[str, Query(alias="to", max_length=40, description="Its end; both or neither.")]
 
 
@@ -106,7 +129,7 @@ async def session() -> Response:
     "/series.{ending}",
     response_class=Response,
     responses={
-        **refusals(),
+        **refusals(404),
         200: {
             "content": {
                 "text/csv": {"schema": {"type": "string"}},
@@ -125,12 +148,27 @@ async def series(
     range: Range = "",  # noqa: A002 (the name in the address)
     begin: Begin = "",
     end: End = "",
+    run_id: OfRun = None,
 ) -> Response:
     """What a chart plots, as CSV or JSON: a row for each time; without `chart`, every value."""
+    if run_id is not None:
+        return sheet_answer(await _of_run(request, parts, run_id, policy, chart), ending)
+    if chart and chart not in (*charts.KNOWN, charts.LADDER):
+        raise InvalidInput(f"{chart} is a chart of one run: name it with run_id, as /api/v1/runs lists it")
     choice = chosen(parts.state, request.query_params)
     if choice.policy is None:
         raise Unavailable("no report has arrived from dataflow yet")
-    values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
     points = await points_over(parts, choice)
+    if chart == charts.LADDER:
+        return sheet_answer(lag_sheet(points, choice.policy), ending)
+    values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
     name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
     return sheet_answer(as_sheet(name, rows_of(points, choice.policy), values), ending)
+
+
+async def _of_run(request: Request, parts: Parts, run_id: int, policy: str, chart: str) -> Sheet:
+    """Raises: InvalidInput for a chart that runs do not have; HTTPException for a run that was never recorded."""
+    if chart and chart not in LABELS:
+        raise InvalidInput(f"a run has no chart {chart}: its charts are {', '.join(LABELS)}")
+    view, past = await seen_of(showing(parts, run_id), run_id, policy, span=span_from(request.query_params))
+    return run_sheet(view, past, chart) if chart else as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES)

@@ -13,6 +13,7 @@ let heardAt = Date.now();
 let feed = "connecting";
 let problem = "";
 let cut = ""; // "web" or "login" while the page itself is cut off
+let triedAt = null; // when what is away is tried again; null while that goes on
 let isPaused = false;
 
 export function age(element) {
@@ -20,20 +21,22 @@ export function age(element) {
   base = element.dataset.age === "" ? null : Number(element.dataset.age);
   feed = element.dataset.feed;
   problem = element.dataset.problem;
+  triedAt = moment(element.dataset.next === "" ? null : Number(element.dataset.next));
   setInterval(show, STEP_MS);
   show();
 }
 
-// seconds: age of the data as of this message; null before any report.
-export function heard(seconds, feedState, feedProblem) {
+// seconds: age of the data as of this message; null before any report. next: seconds until dataflow is dialled again.
+export function heard(seconds, feedState, feedProblem, next) {
   const isFresh = seconds !== null && feedState === "live" && seconds < 1;
-  [base, heardAt, feed, problem, cut] = [seconds, Date.now(), feedState, feedProblem, ""];
+  [base, heardAt, feed, problem, cut, triedAt] = [seconds, Date.now(), feedState, feedProblem, "", moment(next)];
   if (isFresh) pulse();
   show();
 }
 
-export function lost(cause) {
-  cut = cause;
+// next: seconds until the page's server is tried again; null when it is not.
+export function lost(cause, next) {
+  [cut, triedAt] = [cause, moment(next)];
   show();
 }
 
@@ -49,7 +52,7 @@ function show() {
   const state = isPaused ? "paused" : seconds === null ? "none" : isStale ? "stale" : "live";
   if (badge.dataset.state !== state) badge.dataset.state = state;
   const words = {
-    paused: `paused, ${duration(seconds ?? 0)} old`,
+    paused: seconds === null ? "paused" : `paused, ${duration(seconds)} old`,
     none: "no data yet",
     stale: `stale for ${whole(seconds ?? 0)}`,
     live: `live · ${duration(Math.max(0.1, seconds ?? 0))}`,
@@ -74,9 +77,18 @@ function showBanner(isShown, seconds) {
 
 function explanation() {
   if (cut === "login") return "Log in again with a new link: the web process prints one when it starts.";
-  if (cut === "web") return "This page lost its server and tries again by itself. The run does not depend on it and goes on.";
+  if (cut === "web") return `This page lost its server and asks again by itself: ${next()}. The run does not depend on it and goes on.`;
   if (feed === "live") return "Dataflow is connected but sends no report. This page goes on by itself when it does.";
-  return "Dataflow does not answer; this page keeps trying by itself.";
+  return `Dataflow does not answer; ${next()}.`;
+}
+
+function moment(seconds) {
+  return seconds === null ? null : Date.now() + 1000 * seconds;
+}
+
+function next() {
+  const left = triedAt === null ? 0 : (triedAt - Date.now()) / 1000;
+  return left > 0 ? `next try in ${Math.ceil(left)}\u202fs` : "trying now";
 }
 
 function whole(seconds) {

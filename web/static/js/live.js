@@ -1,4 +1,5 @@
 // One WebSocket for the page: receives frames, patches what they name, comes back by itself and misses nothing.
+import { holdReading } from "./again.js";
 import { heard, lost, pausedAge } from "./age.js";
 import { patchCells } from "./cells.js";
 import { membersAre, watched } from "./nodes.js";
@@ -30,6 +31,7 @@ export function pause(button) {
     button.setAttribute("aria-pressed", String(isPaused));
     button.querySelector("span").textContent = isPaused ? "Resume" : "Pause";
     pausedAge(isPaused);
+    holdReading(isPaused);
     keepWindow(Number(button.dataset.rangeS), button.dataset.range);
     if (isPaused) socket?.close();
     else connectNow();
@@ -60,14 +62,17 @@ function connect() {
     if (socket !== own) return;
     socket = null;
     if (isPaused) return;
-    lost(event.code === CLOSED_FOR_LOGIN ? "login" : "web");
-    if (event.code !== CLOSED_FOR_LOGIN) connectLater();
+    if (event.code === CLOSED_FOR_LOGIN) lost("login", null);
+    else lost("web", connectLater() / 1000);
   };
 }
 
+// Returns in how many milliseconds.
 function connectLater() {
-  timer = setTimeout(connect, delay * (0.7 + 0.6 * Math.random()));
+  const rest = delay * (0.7 + 0.6 * Math.random());
+  timer = setTimeout(connect, rest);
   delay = Math.min(delay * 1.7, MAX_DELAY_MS);
+  return rest;
 }
 
 function connectNow() {
@@ -91,7 +96,7 @@ function receive(message) {
     reload();
     return;
   }
-  heard(message.age, message.feed ?? "live", message.problem ?? "");
+  heard(message.age, message.feed ?? "live", message.problem ?? "", message.next ?? null);
   if (message.seq === undefined) return;
   sequence = message.seq;
   patchCells(message.cells);

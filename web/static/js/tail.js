@@ -1,4 +1,6 @@
 // Follows a log: fetches what was added since it last looked, and stays at the end unless the reader went up.
+import { isReading } from "./again.js";
+
 const EVERY_MS = 1000;
 const KEPT_CHARS = 400_000;
 
@@ -7,13 +9,15 @@ export function tail(element) {
   const look = async () => {
     if (!element.isConnected) return;
     try {
+      if (!isReading()) return;
       const more = end === null ? "" : `&after=${end}`;
       const answer = await fetch(element.dataset.from + more);
       if (answer.ok) append(await answer.json());
     } catch {
       element.dataset.state = "lost"; // the next look finds it again
+    } finally {
+      setTimeout(look, EVERY_MS);
     }
-    setTimeout(look, document.hidden ? 5 * EVERY_MS : EVERY_MS);
   };
   const append = (found) => {
     delete element.dataset.state;
