@@ -161,6 +161,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "POST /api/v1/maintainer/proposals/{plan}/approve": APPROVING,
     "POST /api/v1/maintainer/proposals/{plan}/reject": APPROVING,
     "GET /api/v1/maintainer/transcript": ROLES,
+    "GET /events": ROLES,
+    "GET /events.{ending}": ROLES,
     "GET /decisions": ROLES,
     "GET /decisions.{ending}": ROLES,
     "GET /decisions/newer": ROLES,
