@@ -24,6 +24,7 @@ from astraflow.dataflow.pool.registry import Registry
 from astraflow.dataflow.records import Records
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.ledger import Ledger
+from astraflow.dataflow.reporting.rounds import KeptRounds
 from astraflow.dataflow.reporting.samples import Samples
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.runtime.clock import Clock
@@ -41,6 +42,7 @@ class Run:
         journal: Journal,
         events: Events,
         samples: Samples,
+        rounds: KeptRounds,
         stalls: Stalls,
         lease_s: float,
         memory_bytes: int,
@@ -54,6 +56,7 @@ class Run:
         self.records = Records(journal)
         self.events = events
         self.samples = samples
+        self.rounds = rounds
         self.stalls = stalls
         self.ledger = Ledger(list(streams), now=clock.now())
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
@@ -142,6 +145,7 @@ class Run:
             self.records.released(policy, stream.forget_unreplayed())
         for evaluation in self.evaluations.values():
             evaluation.restore(recovered.evaluations)
+        self.rounds.restore(recovered.evaluations)
         self.samples.settle({policy: stream.waiting() for policy, stream in self.streams.items()})
 
     def floors(self) -> dict[PolicyId, Version]:

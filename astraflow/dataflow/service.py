@@ -36,6 +36,7 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.reporting.report import build_report
+from astraflow.dataflow.reporting.rounds import KeptRounds
 from astraflow.dataflow.reporting.samples import Samples
 from astraflow.dataflow.reporting.watching import Watch
 from astraflow.dataflow.run import Run
@@ -328,6 +329,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         journal=journal,
         events=Events(journal, archive, clock, kept=config.events),
         samples=Samples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
+        rounds=KeptRounds(archive),
         stalls=Stalls(streams, {PolicyId(name): _patience(stream) for name, stream in config.streams.items()}),
         lease_s=config.lease_s,
         memory_bytes=config.memory_bytes,

@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
+from astraflow.archive.reports import recorded
 from astraflow.contract.advice import Cap, FleetTerms, Mode, PoolAdvice, PoolTerms, Reason, WhatIfQuestion
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
@@ -14,7 +15,7 @@ from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event, PoolReport, Report
 from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.history import History, recorded
+from astraflow.dataflow.reporting.history import History
 from astraflow.dataflow.run import Run
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from tests import make

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from astraflow.archive import opening
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.dataflow.reporting import archive as archive_module
 from astraflow.dataflow.reporting.archive import Archive
@@ -92,7 +93,7 @@ async def test_what_a_full_disk_did_not_drop_is_written_in_order(tmp_path: Path)
 
 
 async def test_a_question_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_module, "QUERY_S", 0.05)
+    monkeypatch.setattr(opening, "QUERY_S", 0.05)
     archive = opened(tmp_path)
     endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select count(*) from n"
     with pytest.raises(DeadlineExceeded, match="ask for less"):

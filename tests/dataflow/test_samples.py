@@ -16,9 +16,9 @@ from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.lookups import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.trajectories import Episode
-from astraflow.dataflow.reporting import sample_lookups
+from astraflow.archive import samples as sample_lookups
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.sample_lookups import bin_width
+from astraflow.archive.samples import bin_width
 from astraflow.dataflow.reporting.samples import Samples
 from tests import make
 from tests.fakes.clock import ManualClock

@@ -139,6 +139,7 @@ class Evaluator:
     def _end(self, evaluation: Evaluation, state: EvaluationState) -> EvaluationReport:
         report = evaluation.end(state, at=self._run.clock.wall())
         self._run.records.evaluated(report)
+        self._run.rounds.add(report)
         return report
 
     def _lease(self, evaluation: Evaluation, handout: Handout, room: int) -> bool:

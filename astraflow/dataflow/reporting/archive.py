@@ -1,4 +1,4 @@
-"""What is only looked at, on disk: points of the history, events, sampled trajectories. Never in the way of a run.
+"""What is only looked at, on disk: history, events, sampled trajectories, evaluations. Never in the way of a run.
 
 A SQLite file of its own beside the journal. Changes are queued in memory and written once a second, many to a
 transaction, by one thread; whoever asks reads through another thread with a connection of its own, after what was
@@ -11,15 +11,14 @@ is a trouble of the run until writing works again; how much was dropped is in th
 
 import asyncio
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-from astraflow.contract.errors import DeadlineExceeded, InvalidInput, StorageFull
+from astraflow.archive.opening import answered, connected_to_read
+from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full
@@ -33,14 +32,11 @@ FLUSH_S = 1.0
 QUEUE_BYTES = 32 * 2**20
 """What may wait in memory to be written."""
 
-QUERY_S = 5.0
-"""A question that takes longer is given up."""
-
 _CHANGE_BYTES = 200
 """What a queued change costs besides what it carries."""
 
 _SCHEMA_VERSION = 1
-"""Grows when the tables change: a file of another version is set aside, since nothing but looks depends on it."""
+"""Grows when what is in a table changes: a file of another version is set aside, since only looks depend on it."""
 
 _SCHEMA = """
 create table if not exists seconds (sequence integer primary key, body blob not null);
@@ -57,6 +53,7 @@ create table if not exists samples (
 );
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);
+create table if not exists rounds (round integer primary key, body blob not null);
 """
 
 
@@ -130,7 +127,7 @@ class Archive:
         Raises: DeadlineExceeded when it takes too long.
         """
         await self.flush()
-        return await asyncio.get_running_loop().run_in_executor(self._reader, self._answer, question)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, answered, self._reading, question)
 
     async def flush(self) -> None:
         """Write what is queued; when that fails it stays queued, and the failure becomes the trouble."""
@@ -176,16 +173,6 @@ class Archive:
         with self._database:
             for change in changes:
                 self._database.execute(change.statement, change.made())
-
-    def _answer(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        give_up_at = time.monotonic() + QUERY_S
-        self._reading.set_progress_handler(lambda: time.monotonic() > give_up_at, 10_000)
-        try:
-            return question(self._reading)
-        except sqlite3.OperationalError as problem:
-            if getattr(problem, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
-                raise
-            raise DeadlineExceeded(f"the answer was not found within {QUERY_S:g} s: ask for less") from problem
 
     def _put_back(self, changes: list[_Change]) -> None:
         self._queue = changes + self._queue
@@ -253,13 +240,6 @@ def _prepared(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
-
-
-def connected_to_read(path: Path) -> sqlite3.Connection:
-    """A connection that cannot change the file."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False)
-    connection.execute("pragma query_only = on")
-    return connection
 
 
 def _set_aside(path: Path, problem: Exception) -> None:

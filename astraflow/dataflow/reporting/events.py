@@ -6,18 +6,16 @@ the archive has lost is put back. A *happening* can be seen in the run itself: i
 much of it comes at once, one event stands for many (see `folding`).
 """
 
-import json
-import sqlite3
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from astraflow.archive.events import event_columns, event_of, find_events
 from astraflow.contract.lookups import EventPage, EventQuery
 from astraflow.contract.reports import Event
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.conditions import Conditions, containing
 from astraflow.dataflow.reporting.folding import Fold, Folding
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
@@ -84,7 +82,7 @@ class Events:
 
     async def page(self, query: EventQuery) -> EventPage:
         """Events of the whole run. Raises: DeadlineExceeded."""
-        return await self._archive.read(lambda database: _page(database, query))
+        return await self._archive.read(lambda database: find_events(database, query))
 
     def state_dict(self) -> dict[str, Json]:
         """How far it is."""
@@ -101,9 +99,9 @@ class Events:
         self._journal.keep_state("events", self.state_dict)
         acts = [decode_event(pb.Event.FromString(body)) for (body,) in self._journal.rows("select body from acts")]
         rows = self._archive.rows("select * from events order by ordinal desc limit ?", (REMEMBERED,))
-        known = {event.ordinal: event for event in (_event(row) for row in rows)}
+        known = {event.ordinal: event for event in (event_of(row) for row in rows)}
         for act in acts:
-            self._archive.put(_INSERT, *_columns(act), is_kept=True)
+            self._archive.put(_INSERT, *event_columns(act), is_kept=True)
         oldest = min(known, default=0)
         known |= {act.ordinal: act for act in acts if act.ordinal >= oldest}
         self._latest.extend(known[ordinal] for ordinal in sorted(known))
@@ -120,26 +118,6 @@ class Events:
 
     def _keep(self, event: Event, *, is_kept: bool = False) -> None:
         self._latest.append(event)
-        self._archive.put(_INSERT, *_columns(event), size_bytes=len(event.message), is_kept=is_kept)
+        self._archive.put(_INSERT, *event_columns(event), size_bytes=len(event.message), is_kept=is_kept)
         self._archive.put("delete from events where ordinal <= ?", event.ordinal - self._kept)
         log.info(event.kind, subject=event.subject, message=event.message)
-
-
-def _columns(event: Event) -> tuple[int, float, str, str, str, int]:
-    return (event.ordinal, event.at, event.kind, event.subject, event.message, event.folded)
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    ordinal, at, kind, subject, message, folded = row
-    return Event(ordinal=ordinal, at=at, kind=kind, subject=subject, message=message, folded=folded)
-
-
-def _page(database: sqlite3.Connection, query: EventQuery) -> EventPage:
-    conditions = Conditions()
-    conditions.add("ordinal < ?", query.before)
-    conditions.add("subject = ?", query.subject)
-    conditions.add("kind in (select value from json_each(?))", json.dumps(query.kinds) if query.kinds else None)
-    conditions.add("subject like ? escape '|' or message like ? escape '|'", containing(query.text))
-    select = f"select * from events where {conditions.text} order by ordinal desc limit ?"  # noqa: S608 (values are apart)
-    rows = database.execute(select, (*conditions.values, query.limit + 1)).fetchall()
-    return EventPage(events=tuple(_event(row) for row in rows[: query.limit]), has_older=len(rows) > query.limit)

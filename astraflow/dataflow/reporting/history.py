@@ -2,22 +2,18 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import zstandard
-
+from astraflow.archive.reports import inflated, packed, unpacked
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.lookups import RESOLUTIONS_S
 from astraflow.contract.reports import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.reporting.archive import Archive, connected_to_read
+from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes
-from astraflow.wire.codec_control import decode_report, encode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 PAGE_BYTES = 2**20
@@ -25,9 +21,6 @@ PAGE_BYTES = 2**20
 
 _NODE_BYTES = 1000
 """What a node's part of a report holds in memory, roughly."""
-
-_LEVEL = 1
-"""Of the compression: reports of one run are much alike, higher levels gain little and take longer."""
 
 
 class History:
@@ -126,13 +119,13 @@ class History:
             self.load_state_dict(saved)
         self._journal.keep_state("history", self.state_dict)
         point = self._archive.rows("select body from minutes order by sequence desc limit 1")
-        last = _unpacked(point[0][0]) if point else None
+        last = unpacked(point[0][0]) if point else None
         self._minutes = Minutes(last)
         since = last.sequence if last else 0
         for sequence, body in self._archive.rows(
             "select sequence, body from seconds where sequence > ? order by sequence", (since,)
         ):
-            self._count(_unpacked(body))
+            self._count(unpacked(body))
             self._sequence = max(self._sequence, sequence)
         self._sequence = max(self._sequence, since)
 
@@ -145,7 +138,7 @@ class History:
         self._archive.put(
             f"insert or replace into {table} values (?, ?)",  # noqa: S608 (one of two names)
             report.sequence,
-            lambda: _packed(report),
+            lambda: packed(report),
             size_bytes=(1 + len(report.nodes)) * _NODE_BYTES,
         )
         self._archive.put(
@@ -153,22 +146,6 @@ class History:
             f"(select sequence from {table} order by sequence desc limit 1 offset ?)",
             self._kept[table],
         )
-
-
-def recorded(path: Path, *, resolution_s: int) -> Iterator[Report]:
-    """Reports of a run that may have ended, oldest first, from its file.
-
-    Raises: InvalidInput when there is no such file, or for another resolution.
-    """
-    table = "minutes" if resolution_s == MINUTE_S else "seconds"
-    if not path.is_file():
-        raise InvalidInput(f"there is no history at {path}: give the folder of a run, which has dataflow/{path.name}")
-    with closing(connected_to_read(path)) as database:
-        try:
-            for (body,) in database.execute(f"select body from {table} order by sequence"):  # noqa: S608 (one of two)
-                yield _unpacked(body)
-        except sqlite3.DatabaseError as problem:
-            raise InvalidInput(f"{path} holds no history that this release can read: {problem}") from None
 
 
 def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int) -> pb.HistoryReply:
@@ -180,25 +157,13 @@ def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int) -
     reply = pb.HistoryReply()
     size_bytes = 0
     for (body,) in rows:
-        message = _inflated(body)
+        message = inflated(body)
         size_bytes += len(message)
         if reply.reports and size_bytes > PAGE_BYTES:
             reply.has_more = True
             break
         reply.reports.add().MergeFromString(message)
     return reply
-
-
-def _packed(report: Report) -> bytes:
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(encode_report(report).SerializeToString())
-
-
-def _unpacked(body: bytes) -> Report:
-    return decode_report(pb.Report.FromString(_inflated(body)))
-
-
-def _inflated(body: bytes) -> bytes:
-    return zstandard.ZstdDecompressor().decompress(body)
 
 
 def _slim(report: Report) -> Report:

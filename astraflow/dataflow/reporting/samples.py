@@ -18,7 +18,7 @@ from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.sample_lookups import find_groups, find_rewards, find_trajectories
+from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codec_lookups import encode_sample
 

@@ -17,7 +17,7 @@ from astraflow.contract.lookups import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.dataflow.reporting.conditions import Conditions, containing
+from astraflow.archive.conditions import Conditions, containing
 from astraflow.wire.codec_lookups import decode_sample
 from astraflow.wire.pb import control_plane_pb2 as pb
 
