@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", required=True, type=Path, help="where logins and recorded charts are kept")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", default=0, type=int, help="port to listen on; 0 takes a free one (default)")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory, when it is on this machine")
     parser.add_argument("--recipe", default="", help="name of the run's recipe, to show")
     parser.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority, for TLS")
     parser.add_argument("--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front")

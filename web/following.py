@@ -196,6 +196,7 @@ class FollowedRuns:
                 "fleet": facts.fleet,
                 "fleet_token": "",
                 "recipe": facts.recipe,
+                "run_dir": folder.path,
             }
         )
         log.info("run_found", run=facts.run)
@@ -231,7 +232,13 @@ async def following(
             build=pages.build,
             more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
         )
-        recorder = Recorder(database, dataflow=settings.dataflow, recipe=settings.recipe, clock=clock)
+        recorder = Recorder(
+            database,
+            dataflow=settings.dataflow,
+            recipe=settings.recipe,
+            folder=str(settings.run_dir.absolute()) if settings.run_dir else "",
+            clock=clock,
+        )
         yield Following(
             settings=settings,
             control=control,

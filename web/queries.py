@@ -19,6 +19,8 @@ class Sighting:
     at: float
     sequence: int
     report_json: str
+    folder: str = ""
+    """The run's directory; empty when it is not known."""
 
 
 def see_run(session: Session, sighting: Sighting, *, record_id: int | None) -> int:
@@ -43,6 +45,7 @@ def see_run(session: Session, sighting: Sighting, *, record_id: int | None) -> i
     record.report_json = sighting.report_json
     record.dataflow = sighting.dataflow
     record.recipe = sighting.recipe or record.recipe
+    record.folder = sighting.folder or record.folder
     session.flush()
     if record.id is None:
         raise RuntimeError("a flushed record has an id")

@@ -32,10 +32,12 @@ PRUNE_EVERY = 150
 class Recorder:
     """Holds samples until the next flush. While the database cannot be written, they wait."""
 
-    def __init__(self, database: Database, *, dataflow: str, recipe: str, clock: Clock) -> None:
+    def __init__(self, database: Database, *, dataflow: str, recipe: str, clock: Clock, folder: str = "") -> None:
+        """folder: the run's directory; empty when it is not known."""
         self._database = database
         self._dataflow = dataflow
         self._recipe = recipe
+        self._folder = folder
         self._clock = clock
         self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
         self._nodes = NodeBuckets()
@@ -128,6 +130,7 @@ class Recorder:
             at=report.at,
             sequence=report.sequence,
             report_json=recorded_json(report),
+            folder=self._folder,
         )
         seen_id = queries.see_run(session, sighting, record_id=run_id)
         known = names if run_id == seen_id else writing.names_of(session, seen_id)

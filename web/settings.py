@@ -44,6 +44,8 @@ class Settings(Config):
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
+    run_dir: Path | None = None
+    """Directory of the run that is followed or, read-only, of the one that is shown, when it is on this machine."""
     recipe: str = ""
     """Name of the recipe the run was started from, to show."""
     behind_proxy: str = ""

@@ -167,6 +167,8 @@ class RunRecord(SQLModel, table=True):
     last_sequence: int
     report_json: str
     """The newest report, as `/api/v1/report` shows it."""
+    folder: str = ""
+    """The run's directory, when it is on this machine and known."""
 
 
 class LaunchedRun(SQLModel, table=True):

@@ -1,1 +1,1 @@
-"""What a run keeps to be looked at, as it lies in the run's folder: asked by dataflow, and by who reopens the folder."""
+"""What a run keeps to be looked at, as it lies in the run's folder: asked by dataflow and by who reopens it."""

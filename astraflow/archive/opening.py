@@ -26,6 +26,11 @@ def connected_to_read(path: Path, *, is_settled: bool = False) -> sqlite3.Connec
     return connection
 
 
+def reopened(path: Path) -> sqlite3.Connection:
+    """The same of a run that may have ended: then nothing is made beside the file, as SQLite does beside one with a log."""
+    return connected_to_read(path, is_settled=not path.with_name(f"{path.name}-wal").exists())
+
+
 def answered(database: sqlite3.Connection, question: Callable[[sqlite3.Connection], T]) -> T:
     """The answer to a question. Raises: DeadlineExceeded when it takes too long."""
     give_up_at = time.monotonic() + QUERY_S

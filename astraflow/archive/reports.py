@@ -7,7 +7,7 @@ from pathlib import Path
 
 import zstandard
 
-from astraflow.archive.opening import connected_to_read
+from astraflow.archive.opening import reopened
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports import Report
 from astraflow.wire.codec_control import decode_report, encode_report
@@ -25,7 +25,7 @@ def recorded(path: Path, *, resolution_s: int) -> Iterator[Report]:
     table = "minutes" if resolution_s == 60 else "seconds"
     if not path.is_file():
         raise InvalidInput(f"there is no history at {path}: give the folder of a run, which has dataflow/{path.name}")
-    with closing(connected_to_read(path)) as database:
+    with closing(reopened(path)) as database:
         try:
             for (body,) in database.execute(f"select body from {table} order by sequence"):  # noqa: S608 (one of two)
                 yield unpacked(body)

@@ -5,6 +5,7 @@ import sqlite3
 from dataclasses import replace
 from typing import Any
 
+from astraflow.archive.conditions import Conditions, containing
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.lookups import (
     GroupPage,
@@ -17,7 +18,6 @@ from astraflow.contract.lookups import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.archive.conditions import Conditions, containing
 from astraflow.wire.codec_lookups import decode_sample
 from astraflow.wire.pb import control_plane_pb2 as pb
 

@@ -96,6 +96,7 @@ class Programs:
         """The page. It listens on loopback wherever the others do: it travels unencrypted."""
         listen = ["--port", str(self._places.web_port), "--recipe", self._recipe.name]
         arguments = ["serve", "web", "--dataflow", self._places.dataflow, *self._state(WEB), *listen, *self._dialling()]
+        arguments += ["--run-dir", str(self._directory.path)]
         arguments += ["--fleet", self._places.fleet] if has_fleet else []
         return self._program(WEB, arguments, announces=True, is_essential=False)
 

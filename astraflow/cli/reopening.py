@@ -1,4 +1,4 @@
-"""A run directory reopened to look at: the page over a copy of what was recorded, without the run's services."""
+"""A run directory reopened to look at: the page over a copy of what was kept, without the run's services."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from astraflow.archive.opening import PLACE
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.runs import RunFolder
 
@@ -22,18 +23,45 @@ NOT_PASSED_ON = ("ASTRAFLOW_TOKEN", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_WEB_DATA
 def reopen(directory: Path, *, port: int, say: Callable[[str], None]) -> int:
     """Serve the page of a run directory until a signal; returns its exit code.
 
-    Raises: InvalidInput when the directory is none, or nothing was recorded in it; Unavailable when the page ends.
+    Raises: InvalidInput when the directory is none, or nothing was kept in it; Unavailable when the page ends.
     """
     folder = RunFolder(directory)
-    recorded = _recorded(folder)
+    facts = folder.facts
     with tempfile.TemporaryDirectory(prefix="astraflow-view-") as place:
-        copied(recorded, Path(place) / DATABASE)
-        secret = recorded.with_name(SECRET)
-        if secret.exists():
-            (Path(place) / SECRET).touch(mode=0o600)
-            (Path(place) / SECRET).write_bytes(secret.read_bytes())
+        _fill(folder, Path(place))
+        shown = ["--run-dir", str(folder.path.absolute()), "--recipe", facts.recipe]
         argv = [sys.executable, "-m", "web", "--read-only", "--directory", place, "--port", str(port)]
-        return _serve([*argv, "--recipe", folder.facts.recipe], say)
+        return _serve([*argv, *shown], say)
+
+
+def _fill(folder: RunFolder, place: Path) -> None:
+    """Put into `place` what the run's own page recorded or, when it had none, what its dataflow kept.
+
+    Raises: InvalidInput when there is neither, or it cannot be read.
+    """
+    recorded = folder.path / WEB / DATABASE
+    if not recorded.exists():
+        _retell(folder, place)
+        return
+    copied(recorded, place / DATABASE)
+    secret = recorded.with_name(SECRET)
+    if secret.exists():
+        (place / SECRET).touch(mode=0o600)
+        (place / SECRET).write_bytes(secret.read_bytes())
+
+
+def _retell(folder: RunFolder, place: Path) -> None:
+    if not (folder.path / PLACE).is_file():
+        logs = ", ".join(folder.logs()) or "none"
+        raise InvalidInput(
+            f"{folder.path} has neither {WEB}/{DATABASE} nor {PLACE}: {folder.facts.run} has kept nothing there that "
+            f"could be shown. What there is: the recipe ({folder.recipe_file.name}), logs ({logs}); it goes on as "
+            f"`astraflow run {folder.recipe_file} --run-dir {folder.path}`"
+        )
+    argv = [sys.executable, "-m", "web.retelling", "--run-dir", str(folder.path), "--directory", str(place)]
+    done = subprocess.run(argv, env=_environment(), stdin=subprocess.DEVNULL, check=False)  # noqa: S603 (arguments one by one)
+    if done.returncode:
+        raise InvalidInput(f"what {folder.path / PLACE} holds cannot be shown; why is said above")
 
 
 def copied(database: Path, target: Path) -> None:
@@ -46,21 +74,6 @@ def copied(database: Path, target: Path) -> None:
             source.backup(copy)
     except sqlite3.Error as problem:
         raise InvalidInput(f"what was recorded in {database} cannot be read: {problem}") from None
-
-
-def _recorded(folder: RunFolder) -> Path:
-    """The database of the run's own page. Raises: InvalidInput that says what there is instead."""
-    facts = folder.facts
-    database = folder.path / WEB / DATABASE
-    if database.exists():
-        return database
-    logs = ", ".join(folder.logs()) or "none"
-    raise InvalidInput(
-        f"{folder.path} has no {WEB}/{DATABASE}: {facts.run} ran without its page (--no-web), so that no charts were "
-        f"recorded there. A run that was launched from a page is in that page's database: look for it under its Runs. "
-        f"What there is: the recipe ({folder.recipe_file.name}), logs ({logs}); with its trajectories it comes back as "
-        f"`astraflow run {folder.recipe_file} --run-dir {folder.path}`"
-    )
 
 
 def _environment() -> dict[str, str]:

@@ -190,6 +190,7 @@ def web(
     host: Host = "127.0.0.1",
     port: Port = 0,
     recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
+    run_dir: Annotated[Path | None, typer.Option(help="The run's directory, if it is on this machine.")] = None,
     behind_proxy: Annotated[str | None, typer.Option(help="Public https:// address of a proxy in front.")] = None,
     name: Annotated[str | None, typer.Option(help="A host name that browsers use.")] = None,
     tls_certificate: Annotated[str | None, typer.Option(help="Certificate and chain, PEM: speak TLS.")] = None,
@@ -220,6 +221,7 @@ def web(
 
     more = {
         "fleet": fleet,
+        "run-dir": str(run_dir) if run_dir else None,
         "behind-proxy": behind_proxy,
         "name": name,
         "tls-certificate": tls_certificate,

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from astraflow.archive.reports import recorded
 from astraflow.contract.advice import WhatIfAnswer
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
-from astraflow.archive.reports import recorded
 from astraflow.recipe import Check, dataflow_config, load_recipe
 from astraflow.runtime.plot import Curve, line_plot
 from astraflow.runtime.toml import Layer, assignment, merged, read_toml

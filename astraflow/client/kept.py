@@ -10,7 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from astraflow.archive.events import find_events
-from astraflow.archive.opening import PLACE, answered, connected_to_read
+from astraflow.archive.opening import PLACE, answered, reopened
 from astraflow.archive.rounds import find_rounds
 from astraflow.archive.samples import find_rewards, find_trajectories
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
@@ -67,11 +67,7 @@ class KeptRun:
         if not self.exists:
             raise Unavailable(f"there is no {self._file}: the run kept nothing there to be looked at, or it was moved")
         try:
-            with closing(self._opened()) as database:
+            with closing(reopened(self._file)) as database:
                 return answered(database, question)
         except (sqlite3.Error, DecodeError, InvalidInput, TypeError, ValueError) as problem:
             raise CorruptData(f"{self._file} holds something that this release cannot read: {problem}") from problem
-
-    def _opened(self) -> sqlite3.Connection:
-        """Beside a log of changes SQLite wants a file of its own, and makes one: without a log nothing is made."""
-        return connected_to_read(self._file, is_settled=not self._file.with_name(f"{PLACE.name}-wal").exists())

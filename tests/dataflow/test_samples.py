@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astraflow.archive import samples as sample_lookups
+from astraflow.archive.samples import bin_width
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.lookups import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.trajectories import Episode
-from astraflow.archive import samples as sample_lookups
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.archive.samples import bin_width
 from astraflow.dataflow.reporting.samples import Samples
 from tests import make
 from tests.fakes.clock import ManualClock

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, Unavailable
 from web import again
 from web.exports import Ending, sheet_answer
+from web.kept_runs import Told, told_of
 from web.launching.launcher import UnknownRun
 from web.parts import Parts, PartsOf
 from web.present import run_list
@@ -38,6 +39,8 @@ class RoundPage:
     before: int | None
     older: int | None
     """`before` of the next page; None on the last."""
+    standing: str = ""
+    """What is said of a record; empty for a run that goes on."""
     problem: str = ""
 
 
@@ -82,7 +85,7 @@ async def show_run(
     """One run: counts, charts, evaluations and trajectories."""
     parts = showing(parts, run_id)
     view = await view_of(parts, run_id, policy, span=span_from(request.query_params))
-    spread = await _spread(parts, view)
+    spread, rounds = await _sampled(parts, view, rounds_before)
     return parts.pages.page(
         request,
         "runs/run.html",
@@ -91,7 +94,7 @@ async def show_run(
         cells=parts.frames.cells if view.is_live else {},
         view=view,
         spread=spread,
-        rounds=await _rounds(parts, view, rounds_before),
+        rounds=rounds,
         launch=await _launch(parts, view.row.name),
     )
 
@@ -120,7 +123,7 @@ async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) 
     """The newest rounds alone, for the live page."""
     parts = showing(parts, run_id)
     view = await view_of(parts, run_id, "", at_most=1)
-    rounds = await _rounds(parts, view, None)
+    _, rounds = await _sampled(parts, view, None)
     return again.answered(request, parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds))
 
 
@@ -147,23 +150,28 @@ async def _launch(parts: Parts, name: str) -> str:
         return ""
 
 
-async def _spread(parts: Parts, view: RunView) -> Histogram | None:
-    """How the rewards of what was sampled are spread; None while that cannot be asked."""
-    if not view.is_live:
-        return None
+async def _sampled(parts: Parts, view: RunView, before: int | None) -> tuple[Histogram | None, RoundPage]:
+    """How the rewards of what was sampled are spread, None while that cannot be asked; and rounds."""
+    try:
+        told = await told_of(parts, view.row.id)
+    except Unavailable as problem:
+        return None, RoundPage(tables=(), before=before, older=None, problem=str(problem))
+    return await _spread(told, view), await _rounds(told, before)
+
+
+async def _spread(told: Told, view: RunView) -> Histogram | None:
     asked = SampleFilter(policy=view.policy)
     try:
-        return histogram(await reward_spread(parts, asked), asked, path=f"/runs/{view.row.id}/trajectories")
+        return histogram(await reward_spread(told, asked), asked, path=f"/runs/{view.row.id}/trajectories")
     except AstraFlowError:
         return None  # the page of trajectories says why
 
 
-async def _rounds(parts: Parts, view: RunView, before: int | None) -> RoundPage:
-    if not view.is_live:
-        return RoundPage(tables=(), before=before, older=None)
+async def _rounds(told: Told, before: int | None) -> RoundPage:
     try:
-        rounds = await parts.control.evaluations(before=before, limit=PAGE_ROUNDS)
+        rounds = await told.source.evaluations(before=before, limit=PAGE_ROUNDS)
     except AstraFlowError as problem:
-        return RoundPage(tables=(), before=before, older=None, problem=str(problem))
+        return RoundPage(tables=(), before=before, older=None, standing=told.standing, problem=str(problem))
     older = rounds[-1].round if len(rounds) == PAGE_ROUNDS else None
-    return RoundPage(tables=evaluation_tables(rounds), before=before, older=older)
+    tables = evaluation_tables(rounds)
+    return RoundPage(tables=tables, before=before, older=older, standing=told.standing)

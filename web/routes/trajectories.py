@@ -6,18 +6,19 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports import SampledTrajectory
 from web.exports import Ending, Sheet, sheet_answer
-from web.parts import Parts, PartsOf
+from web.kept_runs import Told, told_of
+from web.parts import PartsOf
 from web.present.conversations import conversation
-from web.present.runs import RunHead
 from web.present.sample_filter import ENDINGS, filter_from
 from web.present.samples import grouped
 from web.present.shell import shell
 from web.present.spread import bin_rows, histogram
 from web.roles import Need, needs
 from web.run_pages import RunNumber, run_head, showing
-from web.sampled import SamplePage, members_of, neighbours, node_names, one_sample, reward_spread, sample_page
+from web.sampled import SamplePage, members_of, neighbours, one_sample, reward_spread, sample_page
 
 router = APIRouter()
 
@@ -31,7 +32,10 @@ async def show(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
     parts = showing(parts, run_id)
     head = await run_head(parts, run_id)
     asked = filter_from(request.query_params, policies=head.policies)
-    found = await sample_page(parts, asked) if head.is_live else SamplePage(asked=asked)
+    try:
+        found = await sample_page(await told_of(parts, run_id), asked)
+    except Unavailable as problem:
+        found = SamplePage(asked=asked, problem=str(problem))
     path = f"/runs/{run_id}/trajectories"
     return parts.pages.page(
         request,
@@ -50,9 +54,9 @@ async def show(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
 async def take(request: Request, parts: PartsOf, run_id: RunNumber, ending: Ending) -> Response:
     """The spread as a file: what the page with the same filter shows."""
     parts = showing(parts, run_id)
-    head = await _live_head(parts, run_id)
+    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
     asked = filter_from(request.query_params, policies=head.policies)
-    rows = bin_rows(await reward_spread(parts, asked))
+    rows = bin_rows(await reward_spread(told, asked))
     columns = ("from", "to_before", "trajectories", "groups")
     return sheet_answer(Sheet(name=f"rewards-{run_id}", columns=columns, rows=rows), ending)
 
@@ -62,8 +66,8 @@ async def take(request: Request, parts: PartsOf, run_id: RunNumber, ending: Endi
 async def show_group(request: Request, parts: PartsOf, run_id: RunNumber, group: str, policy: str = "") -> Response:
     """The members of one group beside each other."""
     parts = showing(parts, run_id)
-    head = await _live_head(parts, run_id)
-    found = await members_of(parts, group, policy)
+    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
+    found = await members_of(told, group, policy)
     if not found:
         raise HTTPException(404, f"Nothing of a group {group[:120]} is kept (any more): the latest samples are.")
     return parts.pages.page(
@@ -72,9 +76,10 @@ async def show_group(request: Request, parts: PartsOf, run_id: RunNumber, group:
         page="runs",
         shell=shell(parts.state, parts.settings),
         head=head,
-        groups=grouped(found, node_names(parts)),
+        groups=grouped(found, told.names),
         group=group,
         policy=policy,
+        standing=told.standing,
     )
 
 
@@ -83,12 +88,12 @@ async def show_group(request: Request, parts: PartsOf, run_id: RunNumber, group:
 async def show_one(request: Request, parts: PartsOf, run_id: RunNumber, ordinal: Ordinal) -> Response:
     """One conversation."""
     parts = showing(parts, run_id)
-    head = await _live_head(parts, run_id)
+    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
     asked = filter_from(request.query_params, policies=head.policies)
-    sample = await one_sample(parts, ordinal)
+    sample = await one_sample(told, ordinal)
     if sample is None:
         raise HTTPException(404, f"Trajectory {ordinal} is not kept (any more): the latest samples are.")
-    older, newer = await neighbours(parts, asked, ordinal)
+    older, newer = await neighbours(told, asked, ordinal)
     return parts.pages.page(
         request,
         "trajectories/conversation.html",
@@ -96,25 +101,16 @@ async def show_one(request: Request, parts: PartsOf, run_id: RunNumber, ordinal:
         shell=shell(parts.state, parts.settings),
         head=head,
         asked=asked,
-        view=conversation(sample, node_names(parts)),
-        siblings=await _siblings(parts, sample),
+        view=conversation(sample, told.names),
+        siblings=await _siblings(told, sample),
         older=older,
         newer=newer,
+        standing=told.standing,
     )
 
 
-async def _siblings(parts: Parts, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:
+async def _siblings(told: Told, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:
     """Ordinals of the group's members, what each scored, and which is shown."""
-    group = grouped(await members_of(parts, sample.group, sample.policy), node_names(parts))
+    group = grouped(await members_of(told, sample.group, sample.policy), told.names)
     members = group[0].members if group else ()
     return tuple((member.ordinal, member.reward, member.ordinal == sample.ordinal) for member in members)
-
-
-async def _live_head(parts: Parts, run_id: int) -> RunHead:
-    """Raises: HTTPException while the run is not connected: what it sampled is with it."""
-    head = await run_head(parts, run_id)
-    if not head.is_live:
-        raise HTTPException(
-            503, f"Trajectories are kept by the run's dataflow, and {head.name} is not connected: resume it first."
-        )
-    return head

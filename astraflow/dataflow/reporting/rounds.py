@@ -8,7 +8,7 @@ from astraflow.dataflow.reporting.archive import Archive
 
 
 class KeptRounds:
-    """Writes them to the archive, beside the journal: that is what a run is taken up from, this is what is looked at."""
+    """Writes them to the archive, beside the journal: a run is taken up from that, and looked at in this."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive

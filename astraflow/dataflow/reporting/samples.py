@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
 from astraflow.contract.lookups import (
@@ -18,7 +19,6 @@ from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codec_lookups import encode_sample
 

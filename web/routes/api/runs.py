@@ -73,7 +73,7 @@ async def one(parts: PartsOf, run_id: Annotated[int, Path(ge=1, le=LARGEST)]) ->
 
 
 def _answer(parts: Parts, record: RunRecord) -> dict[str, Any]:
-    return record.model_dump(exclude={"report_json"}) | {"is_live": is_live(parts, record.id)}
+    return record.model_dump(exclude={"report_json", "folder"}) | {"is_live": is_live(parts, record.id)}
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: what was sampled of a run that goes on."""
+"""`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: what was sampled of a run, also of one that ended."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -8,16 +8,15 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports import SampledTrajectory
-from web.parts import Parts, PartsOf
+from web.kept_runs import Told, told_of
+from web.parts import PartsOf
 from web.present.conversations import staleness_of, why_of
 from web.present.sample_filter import Ending, SampleFilter
 from web.report_json import plain
 from web.roles import Need, needs
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
-from web.run_pages import run_head, showing
-from web.sampled import members_of, node_names, reward_spread
+from web.sampled import members_of, reward_spread
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
@@ -119,7 +118,7 @@ async def trajectories(
     limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
 ) -> dict[str, Any]:
     """Sampled trajectories with their texts, newest first; fewer than asked for when texts are long."""
-    parts = await _live(parts, run_id)
+    told = await told_of(parts, run_id)
     asked = SampleFilter(
         policy=policy,
         group=group,
@@ -131,8 +130,8 @@ async def trajectories(
         max_reward=max_reward,
         before=before,
     )
-    page = await parts.control.trajectories(asked.query(limit=limit))
-    items = [_answer(parts, one) for one in page.trajectories]
+    page = await told.source.trajectories(asked.query(limit=limit))
+    items = [_answer(told, one) for one in page.trajectories]
     return {"items": items, "has_older": page.has_older, "has_newer": page.has_newer}
 
 
@@ -146,8 +145,8 @@ async def rewards(
     step: Whole = None,
 ) -> dict[str, Any]:
     """How the rewards of sampled trajectories are spread."""
-    parts = await _live(parts, run_id)
-    return asdict(await reward_spread(parts, SampleFilter(policy=policy, fate=fate, step=step)))
+    told = await told_of(parts, run_id)
+    return asdict(await reward_spread(told, SampleFilter(policy=policy, fate=fate, step=step)))
 
 
 @router.get("/runs/{run_id}/groups/{group:path}", response_model=GroupAnswer, responses=refusals(404))
@@ -159,25 +158,15 @@ async def one_group(
     policy: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """All that was sampled of one group, as a file to keep."""
-    parts = await _live(parts, run_id)
-    members = await members_of(parts, group, policy)
+    told = await told_of(parts, run_id)
+    members = await members_of(told, group, policy)
     if not members:
         raise HTTPException(404, f"nothing of a group {group[:80]!r} is kept (any more)")
-    body = {"group": group, "members": [_answer(parts, one) for one in members]}
+    body = {"group": group, "members": [_answer(told, one) for one in members]}
     headers = {"content-disposition": f'attachment; filename="group-{members[0].ordinal}.json"'}
     return JSONResponse(body, headers=headers)
 
 
-async def _live(parts: Parts, run_id: int) -> Parts:
-    """The parts of the run. Raises: HTTPException for one that is not known, Unavailable while it is not connected."""
-    parts = showing(parts, run_id)
-    head = await run_head(parts, run_id)
-    if not head.is_live:
-        raise Unavailable(f"the run {head.name} is not connected, and what it sampled is with it")
-    return parts
-
-
-def _answer(parts: Parts, sample: SampledTrajectory) -> dict[str, Any]:
-    told = dict(plain(asdict(sample)))
-    name = node_names(parts).get(sample.node, sample.node)
-    return told | {"node_name": name, "why": why_of(sample), "staleness": staleness_of(sample)}
+def _answer(told: Told, sample: SampledTrajectory) -> dict[str, Any]:
+    name = told.names.get(sample.node, sample.node)
+    return dict(plain(asdict(sample))) | {"node_name": name, "why": why_of(sample), "staleness": staleness_of(sample)}
