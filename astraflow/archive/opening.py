@@ -27,7 +27,7 @@ def connected_to_read(path: Path, *, is_settled: bool = False) -> sqlite3.Connec
 
 
 def reopened(path: Path) -> sqlite3.Connection:
-    """The same of a run that may have ended: then nothing is made beside the file, as SQLite does beside one with a log."""
+    """The same of a run that may have ended: without a log of changes, SQLite then makes nothing beside the file."""
     return connected_to_read(path, is_settled=not path.with_name(f"{path.name}-wal").exists())
 
 

@@ -5,18 +5,21 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from astraflow.runtime.runs import RunFacts
+from astraflow.runtime.runs import RunFolder
+from tests import make
+from tests.fakes.kept_run import archive_of, fill, run_folder
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.fakes.world import World
 from web.db import open_database
 from web.report_json import report_to_json
+from web.retelling import retell
 from web.tables import RunRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -87,26 +90,8 @@ async def test_what_is_missing_or_refused_is_a_sentence(page: RunningWeb) -> Non
         assert words in problem
 
 
-def run_directory(path: Path) -> Path:
-    """As a run leaves it."""
-    path.mkdir()
-    facts = RunFacts(
-        run="reverse-0001",
-        recipe="reverse",
-        seed=1,
-        started_at="2026-01-01T00:00:00+00:00",
-        release="0",
-        commit="",
-        python="3",
-        pid=1,
-    )
-    (path / "run.json").write_text(json.dumps(asdict(facts)))
-    (path / "recipe.json").write_text("{}")
-    return path
-
-
 async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(tmp_path: Path) -> None:
-    directory = run_directory(tmp_path / "run")
+    directory = run_folder(tmp_path / "run")
     database = open_database(directory / "web", "")
     record = RunRecord(
         name="reverse-0001",
@@ -119,36 +104,83 @@ async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(
     )
     await database.do(lambda session: session.add(record))
     database.close()
-    before = {file.name: file.read_bytes() for file in (directory / "web").iterdir()}
+    before = contents(directory)
+    async with viewed(directory) as (client, listed):
+        run = await client.get("/runs/1")
+        refused = await client.get("/runs/new")
+
+    assert listed.url.path == "/runs"
+    assert "reverse-0001" in listed.text
+    assert "The counts balance" in run.text
+    assert "There are no evaluations to look at" in run.text
+    assert refused.status_code == 403
+    assert "only shows what was recorded" in refused.text
+    assert contents(directory) == before
+
+
+@pytest.mark.parametrize("had_page", [True, False])
+async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_path: Path, had_page: bool) -> None:
+    directory, world = run_folder(tmp_path / "run"), World(began_at=1200.0)
+    archive = archive_of(directory)
+    reports = tuple(world.report(second) for second in range(1, 151))
+    fill(archive, rounds=(make.round_report(1),), reports=reports)
+    archive.close()
+    if had_page:
+        database = open_database(directory / "web", "")
+        await retell(RunFolder(directory), database)
+        database.close()
+    before = contents(directory)
+    async with viewed(directory) as (client, listed):
+        run = (await client.get("/runs/1")).text
+        found = (await client.get("/runs/1/trajectories?min_reward=1&max_reward=1")).text
+        group = await client.get("/runs/1/groups/train:2")
+        one = (await client.get("/runs/1/trajectories/1")).text
+
+    assert "reverse-0001" in listed.text
+    assert "Recorded; the run ended at 1970-01-01 00:22:30 UTC." in run
+    assert 'id="samples"' in run
+    assert "min_reward=1.0" in run, "a bar of the histogram leads on"
+    assert '<th scope="row">1</th>' in run.partition('id="evaluations"')[2]
+    assert "answer 3.0" in found
+    assert "answer 3.1" not in found
+    assert group.status_code == 200
+    assert "answer 1.0" in one
+    assert contents(directory) == before
+
+
+async def test_a_run_that_kept_nothing_says_what_there_is(tmp_path: Path) -> None:
+    code, _, problem = await astraflow("view", str(run_folder(tmp_path / "run")))
+    assert code != 0
+    assert "has neither web/web.sqlite nor dataflow/history.sqlite" in problem
+    assert "astraflow run" in problem
+
+    archive_of(tmp_path / "run").close()
+    code, _, problem = await astraflow("view", str(tmp_path / "run"))
+    assert code != 0
+    assert "holds no report that can be read" in problem
+
+    code, _, problem = await astraflow("view", str(tmp_path))
+    assert code != 0
+    assert "is not a run directory" in problem
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+@asynccontextmanager
+async def viewed(directory: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.Response]]:
+    """`astraflow view` of it in a process of its own: a browser, and the page that it opens."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "astraflow.cli", "view", str(directory)), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
-        async with httpx.AsyncClient(follow_redirects=True, timeout=30) as client:
-            listed = await client.get(url)
-            run = await client.get(httpx.URL(url).join("/runs/1"))
-            refused = await client.get(httpx.URL(url).join("/runs/new"))
+        base = str(httpx.URL(url).join("/"))
+        async with httpx.AsyncClient(base_url=base, follow_redirects=True, timeout=30) as client:
+            yield client, await client.get(url)
     finally:
         process.terminate()
         await process.wait()
-
-    assert listed.url.path == "/runs"
-    assert "reverse-0001" in listed.text
-    assert "The counts balance" in run.text
-    assert refused.status_code == 403
-    assert "only shows what was recorded" in refused.text
     assert process.returncode == 0
-    assert {file.name: file.read_bytes() for file in (directory / "web").iterdir()} == before
-
-
-async def test_a_run_without_a_page_says_what_there_is(tmp_path: Path) -> None:
-    code, _, problem = await astraflow("view", str(run_directory(tmp_path / "run")))
-    assert code != 0
-    assert "ran without its page (--no-web)" in problem
-    assert "astraflow run" in problem
-
-    code, _, problem = await astraflow("view", str(tmp_path))
-    assert code != 0
-    assert "is not a run directory" in problem

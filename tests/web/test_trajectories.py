@@ -106,7 +106,9 @@ async def test_without_samples_it_says_how_to_have_more(web: RunningWeb, fake: F
         assert (await client.get("/runs/1/groups/train:1")).status_code == 404
 
 
-async def test_a_run_that_is_away_says_where_its_trajectories_are(web: RunningWeb) -> None:
+async def test_a_run_that_is_away_without_a_known_folder_says_where_its_trajectories_are(
+    web: RunningWeb,
+) -> None:
     async with web.logged_in() as client:
         await recorded(web, client)
         web.clock.push(60)
@@ -114,7 +116,8 @@ async def test_a_run_that_is_away_says_where_its_trajectories_are(web: RunningWe
         one = await client.get(f"{PAGE}/1")
         answer = await client.get("/api/v1/runs/1/trajectories")
 
-    assert "Trajectories are kept by dataflow" in listed.text
+    assert "There are no trajectories to look at" in listed.text
+    assert "`astraflow view RUN_DIR`" in html.unescape(listed.text)
     assert one.status_code == answer.status_code == 503
     assert "is not connected" in html.unescape(one.text)
     assert "is not connected" in answer.json()["detail"]
