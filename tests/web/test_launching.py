@@ -71,7 +71,7 @@ async def state_of(client: httpx.AsyncClient, name: str) -> str:
 
 async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) -> None:
     async with page.logged_in() as client:
-        name = await launched(client, **ENDLESS)
+        name = await launched(client, **ENDLESS, **{"set.nodes.text_share": "1"})
         await until(lambda: state_is(client, name, "running"), what="the run's beginning")
         watching = await until(lambda: watch(client, name), what="following the run")
         assert watching.headers["location"] == "/"
@@ -83,12 +83,20 @@ async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) 
         assert "was asked to end" in await flash_of(client, stopped)
         await until(lambda: state_is(client, name, "ended"), what="the run's end")
         assert active_runs() == []
+        kept = await until(lambda: recorded(client), what="its being shown from its folder")
+        assert 'aria-label="Group train:' in kept
 
         resumed = await client.post(f"/launches/{name}/resume")
         assert "goes on where it was" in await flash_of(client, resumed)
         await until(lambda: state_is(client, name, "running"), what="its going on")
         await client.post(f"/launches/{name}/stop")
         await until(lambda: state_is(client, name, "ended"), what="its second end")
+
+
+async def recorded(client: httpx.AsyncClient) -> str:
+    """The page of trajectories of a run that ended; empty while the run is still heard."""
+    page = (await client.get("/runs/1/trajectories")).text
+    return page if "Recorded; the run ended at" in page else ""
 
 
 async def state_is(client: httpx.AsyncClient, name: str, state: str) -> bool:

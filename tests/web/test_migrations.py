@@ -114,6 +114,22 @@ async def test_what_was_there_is_there_after_the_upgrade(tmp_path: Path, url: st
     database.close()
 
 
+def test_where_runs_keep_their_things_is_taken_from_those_that_were_launched(tmp_path: Path, url: str) -> None:
+    fill(url, "0006", b"s" * 32)
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO run_records VALUES (8, 'other', 'reverse', 'h:1', 1.0, 2.0, 9, '{}')"))
+        launched = (
+            "INSERT INTO launched_runs (name, recipe, folder, actor, launched_at, pid, has_fleet, ends_by_itself)"
+        )
+        connection.execute(text(f"{launched} VALUES ('run', 'reverse', '/runs/run', 'ada', 1.0, 7, false, true)"))
+    engine.dispose()
+    database = open_database(tmp_path, url)
+    found = database.look_now(lambda session: {one.name: one.folder for one in queries.runs(session)})
+    assert found == {"run": "/runs/run", "other": ""}
+    database.close()
+
+
 def test_the_migrations_lead_to_the_tables_of_today(tmp_path: Path, url: str) -> None:
     open_database(tmp_path, url).close()
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))

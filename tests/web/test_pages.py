@@ -214,8 +214,8 @@ async def test_a_run_that_is_not_connected_any_more_is_shown_from_its_record(
 
     assert "out of sight" in runs
     assert "The counts balance" in run
-    assert "Trajectories are kept by dataflow" in run
-    assert "Evaluations are kept by dataflow" in run
+    assert "No trajectory of this run can be looked at" in run
+    assert "where it keeps its trajectories is not known here" in run
     assert "hidden" not in re.search(r'<div class="banner"[^>]*>', run)[0]  # type: ignore[index] # it is there
 
 
