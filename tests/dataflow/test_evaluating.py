@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.archive.rounds import find_rounds
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.failures import Boundary, Failure
@@ -21,6 +22,7 @@ from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
@@ -44,6 +46,7 @@ class Desk:
     nodes: NodeSide
     trainers: TrainerSide
     evaluator: Evaluator
+    archive: Archive
     clock: ManualClock
     node: NodeId
 
@@ -69,13 +72,17 @@ class Desk:
     def ended(self) -> list[EvaluationReport]:
         return self.run.evaluations[HELD_OUT].ended
 
+    async def kept(self) -> list[EvaluationReport]:
+        """What there is to look at, newest first."""
+        return await self.archive.read(lambda database: find_rounds(database, before=None, limit=100))
+
 
 @asynccontextmanager
 async def desk(folder: Path, settings: DataflowConfig, clock: ManualClock | None = None) -> AsyncIterator[Desk]:
     """A run that takes up what the folder holds; its trainer is attached."""
     clock = clock or ManualClock()
-    journal = Journal(folder / "journal.sqlite")
-    run = build_run(settings, journal=journal, archive=archive_in(folder), clock=clock)
+    journal, archive = Journal(folder / "journal.sqlite"), archive_in(folder)
+    run = build_run(settings, journal=journal, archive=archive, clock=clock)
     run.restore(grace_s=GRACE_S)
     committing = asyncio.create_task(journal.run())
     nodes, trainers = NodeSide(run), TrainerSide(run)
@@ -87,6 +94,7 @@ async def desk(folder: Path, settings: DataflowConfig, clock: ManualClock | None
             nodes=nodes,
             trainers=trainers,
             evaluator=Evaluator(run),
+            archive=archive,
             clock=clock,
             node=nodes.join(facts()).id,
         )
@@ -272,6 +280,19 @@ async def test_a_round_survives_a_crash_in_its_middle(tmp_path: Path) -> None:
         assert work.states() == [(1, "done")]
         await work.step_to(1)
         assert work.states() == [(1, "done")], "the start was evaluated once"
+
+
+async def test_rounds_that_ended_are_looked_at_in_the_archive_also_of_one_that_began_anew(tmp_path: Path) -> None:
+    clock, settings = ManualClock(), with_evaluation(at_start=True, prompts=2)
+    async with desk(tmp_path, settings, clock) as work:
+        await work.push(map(answer, await work.lease()))
+        ended = work.ended()
+        assert len(ended) == 1
+        assert await work.kept() == ended
+    for file in tmp_path.glob("history.sqlite*"):
+        file.unlink()
+    async with desk(tmp_path, settings, clock) as work:
+        assert await work.kept() == ended
 
 
 async def test_what_waits_survives_a_crash_too(tmp_path: Path) -> None:

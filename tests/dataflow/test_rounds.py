@@ -1,0 +1,38 @@
+"""Rounds of evaluations in the archive: kept for looks, the latest of them, and put back from the journal."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.archive.rounds import find_rounds
+from astraflow.contract.evaluations import EvaluationReport
+from astraflow.dataflow.reporting import rounds
+from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.rounds import KeptRounds
+from tests import make
+from tests.dataflow.running import archive_in
+
+pytestmark = pytest.mark.anyio
+
+
+async def kept(archive: Archive) -> list[EvaluationReport]:
+    return await archive.read(lambda database: find_rounds(database, before=None, limit=100))
+
+
+async def test_the_latest_rounds_stay_as_they_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "KEPT_ROUNDS", 3)
+    archive = archive_in(tmp_path)
+    rows = KeptRounds(archive)
+    for number in range(1, 6):
+        rows.add(make.round_report(number))
+    assert await kept(archive) == [make.round_report(5), make.round_report(4), make.round_report(3)]
+    archive.close()
+
+
+async def test_what_the_archive_lost_is_put_back_once(tmp_path: Path) -> None:
+    archive = archive_in(tmp_path)
+    rows = KeptRounds(archive)
+    rows.add(make.round_report(2))
+    rows.restore([make.round_report(1), make.round_report(2)])
+    assert [one.round for one in await kept(archive)] == [2, 1]
+    archive.close()
