@@ -255,3 +255,6 @@ class SampledTrajectory:
     """Why this member has no trajectory: it is masked out of its group."""
     text_ends: tuple[int, ...] = ()
     """Where in `prompt_text + completion_text` each span ends, in letters; empty when it was not recorded."""
+    span_s: tuple[float, ...] = ()
+    """Seconds of each span, 0 where they are not known, a stretch of one author with all its time at its first; empty
+    when they were not recorded."""

@@ -39,6 +39,9 @@ class Trajectory:
     completion_text: str = ""
     text_ends: tuple[int, ...] = ()
     """Where in `prompt_text + completion_text` each span ends, in letters; empty without texts."""
+    span_s: tuple[float, ...] = ()
+    """Seconds of each span, 0 where they are not known, a stretch of one author with all its time at its first; empty
+    without texts."""
     answer: str = ""
     """What it answered, as its reward reads it: equal answers are equal texts, which can be counted as votes.
     Empty when there is none."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from astraflow.contract.failures import Boundary, Failure
@@ -14,6 +14,7 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.pinned import PinnedEngines
 from astraflow.raas.recording import Recording
 from astraflow.raas.serving import ServedPolicies
+from astraflow.raas.turns import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.workflows.base import Workflow
@@ -91,19 +92,23 @@ class Runner:
         flow = self._flows.get(task.flow)
         if flow is None:
             raise RolloutBroke(Boundary.WORKFLOW, f"this node knows no flow {task.flow!r}")
+        turns = TurnTimes(self._clock) if is_sampled(task.group, self._text_share) else None
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
-                    ports = policies.ports(task, recording, self._counters)
+                    ports = policies.ports(task, recording, self._counters, turns)
                     trajectories = tuple(await flow.workflow.run(task, ports, flow.judge))
         except TimeoutError as problem:
             if not limit.expired():
                 raise
             raise RolloutBroke(Boundary.ENGINE, f"given up after {self._timeout_s:g} s") from problem
         _check(flow.workflow, trajectories)
-        if is_sampled(task.group, self._text_share):
-            return tuple(with_text(one, self._policies[one.policy].tokenizer) for one in trajectories)
-        return trajectories
+        return trajectories if turns is None else tuple(self._shown(one, turns) for one in trajectories)
+
+    def _shown(self, trajectory: Trajectory, turns: TurnTimes) -> Trajectory:
+        """With what people look at: its text, and how long its turns took."""
+        text = with_text(trajectory, self._policies[trajectory.policy].tokenizer)
+        return replace(text, span_s=turns.of(trajectory))
 
     @asynccontextmanager
     async def _policies_for(self, task: Task) -> AsyncIterator[ServedPolicies]:

@@ -15,6 +15,7 @@ from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.recording import Recording, request_key
+from astraflow.raas.turns import TurnTimes
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.workflows.base import PolicyPort
@@ -82,9 +83,11 @@ class ServedPolicies(Mapping[PolicyId, ServedPolicy]):
             if served.is_serving and served.engine.version is not None
         }
 
-    def ports(self, task: Task, recording: Recording, counters: NodeCounters) -> dict[PolicyId, PolicyPort]:
-        """What a workflow sees while it runs that task."""
-        return {policy: TaskPort(served, task, recording, counters) for policy, served in self._policies.items()}
+    def ports(
+        self, task: Task, recording: Recording, counters: NodeCounters, turns: TurnTimes | None = None
+    ) -> dict[PolicyId, PolicyPort]:
+        """What a workflow sees while it runs that task. turns: notes how long answers take, where that is looked at."""
+        return {policy: TaskPort(served, task, recording, counters, turns) for policy, served in self._policies.items()}
 
 
 class TaskPort:
@@ -94,11 +97,19 @@ class TaskPort:
     given at once, and one that was only begun goes on from prompt and beginning, with what is left of its length.
     """
 
-    def __init__(self, served: ServedPolicy, task: Task, recording: Recording, counters: NodeCounters) -> None:
+    def __init__(
+        self,
+        served: ServedPolicy,
+        task: Task,
+        recording: Recording,
+        counters: NodeCounters,
+        turns: TurnTimes | None = None,
+    ) -> None:
         self._served = served
         self._task = task
         self._recording = recording
         self._counters = counters
+        self._turns = turns
         self._requests = 0
 
     @property
@@ -116,7 +127,10 @@ class TaskPort:
         begun = self._recording.recall(request)
         if begun is not None:
             self._counters.add("tokens_continued", len(begun.tokens))
+        began = self._turns.now if self._turns is not None else 0.0
         generation = await self._written(prompt, sampling, begun)
+        if self._turns is not None and begun is None:
+            self._turns.note(policy, prompt, generation, began=began)
         if generation.finish is Finish.ABORT and not (self._recording.is_stopped and self._served.is_serving):
             raise RolloutBroke(Boundary.ENGINE, f"a generation of {policy} was cut short")
         self._recording.note(policy, request, generation)

@@ -37,6 +37,8 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
         message.completion_text = trajectory.completion_text
     if trajectory.text_ends:
         message.text_ends.extend(trajectory.text_ends)
+    if trajectory.span_s:
+        message.span_s.extend(trajectory.span_s)
     if trajectory.answer:
         message.answer = trajectory.answer
     return message
@@ -97,5 +99,6 @@ def _trajectory(
         prompt_text=message.prompt_text,
         completion_text=message.completion_text,
         text_ends=tuple(message.text_ends),
+        span_s=tuple(message.span_s),
         answer=message.answer,
     )

@@ -131,7 +131,18 @@ async def test_an_episode_tells_node_duration_and_text_if_sampled() -> None:
     assert (episode.node, episode.failure, episode.attempt) == ("node.1", None, 2)
     assert trajectory.prompt_text == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
     assert trajectory.completion_text == "dcba"
+    assert trajectory.span_s[0] == 0.0
+    assert 0.0 < trajectory.span_s[1] <= episode.duration_s
     assert counters.counters()["tokens_generated"] == 5
+
+
+async def test_an_episode_that_nobody_looks_at_carries_no_text_and_no_times() -> None:
+    run = runner(FakeDataflow(), serving(FakeEngine(version=2)), NodeCounters())
+
+    (trajectory,) = (await run.run(make.task(), Recording())).trajectories
+
+    assert (trajectory.prompt_text, trajectory.completion_text) == ("", "")
+    assert (trajectory.text_ends, trajectory.span_s) == ((), ())
 
 
 def test_a_share_of_groups_is_sampled_the_same_everywhere() -> None:

@@ -3,13 +3,18 @@
 import asyncio
 import html
 import json
+import math
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
+from tests.fakes.world import World
+from web.present.conversations import conversation
+from web.present.formats import duration
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +81,35 @@ async def test_a_conversation_has_turns_with_their_tokens_and_versions_also_acro
     assert heads[3][1] == f"5 tokens · v{version}, v{version + 1}"
     assert re.findall(r'piece-head muted">([^<]+)<', one) == [f"v{version}, 3 tokens", f"v{version + 1}, 2 tokens"]
     assert "the tool says: afdb" in one
+
+
+@pytest.mark.parametrize(
+    ("span_s", "told"),
+    [
+        ((0.0, 1.5, 20.0, 0.04), ["", duration(1.5), duration(20.0), duration(0.04)]),
+        ((), ["", "", "", ""]),
+        ((1.0, 2.0), ["", "", "", ""]),
+        ((math.nan, math.inf, -1.0, 3.0), ["", "", "", duration(3.0)]),
+    ],
+)
+def test_each_turn_tells_what_it_took_where_that_is_known(span_s: tuple[float, ...], told: list[str]) -> None:
+    world = World(tool="the tool says: afdb\n")
+    sample = next(one for one in world.samples(150) if len(one.spans) == 4)
+    assert [turn.took for turn in conversation(replace(sample, span_s=span_s), {}).turns] == told
+
+
+async def test_a_conversation_shows_what_its_turns_took(web: RunningWeb, fake: FakeControlPlane) -> None:
+    samples = fake.world.samples
+    fake.world.samples = lambda sequence: [  # type: ignore[method-assign]
+        replace(one, span_s=tuple(2.5 for _ in one.spans)) for one in samples(sequence)
+    ]
+    async with web.logged_in() as client:
+        await recorded(web, client)
+        (member, *_) = (await client.get("/api/v1/runs/1/groups/train:42")).json()["members"]
+        one = (await client.get(f"{PAGE}/{member['ordinal']}")).text
+
+    assert member["span_s"] == [2.5] * len(member["spans"])
+    assert re.findall(r'class="turn-head">.*?· ([^·<]+)</span>', one) == [duration(2.5)] * 2
 
 
 async def test_what_a_run_says_is_text_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author, Span
@@ -41,6 +42,8 @@ class ConversationTurn:
     who: str
     tokens: str
     versions: str
+    took: str
+    """How long it was written, or was waited for; empty when that is not known."""
     pieces: tuple[Piece, ...]
     """More than one where the weights were refreshed in the middle of an answer."""
 
@@ -149,14 +152,23 @@ def _turns(sample: SampledTrajectory) -> tuple[ConversationTurn, ...]:
             turns.append([(span, text)])
     found: list[ConversationTurn] = []
     number = 0
+    first = 0
     for pieces in turns:
         is_model = pieces[0][0].author is Author.MODEL
         number += not is_model or not found
-        found.append(_turn(pieces, max(1, number), is_first=not found))
+        took = _took(sample, first)
+        found.append(_turn(pieces, max(1, number), took=took, is_first=not found))
+        first += len(pieces)
     return tuple(found)
 
 
-def _turn(pieces: list[tuple[Span, str]], number: int, *, is_first: bool) -> ConversationTurn:
+def _took(sample: SampledTrajectory, first: int) -> str:
+    """What the stretch took that begins with the span `first`, as far as its node told something that can be."""
+    seconds = sample.span_s[first] if len(sample.span_s) == len(sample.spans) else 0.0
+    return formats.duration(seconds) if isfinite(seconds) and seconds > 0 else ""
+
+
+def _turn(pieces: list[tuple[Span, str]], number: int, *, took: str, is_first: bool) -> ConversationTurn:
     is_model = pieces[0][0].author is Author.MODEL
     return ConversationTurn(
         number=number,
@@ -164,6 +176,7 @@ def _turn(pieces: list[tuple[Span, str]], number: int, *, is_first: bool) -> Con
         who="The policy wrote" if is_model else "Prompt" if is_first else "The policy read",
         tokens=formats.several(sum(span.length for span, _ in pieces), "token"),
         versions=", ".join(dict.fromkeys(f"v{span.version}" for span, _ in pieces if span.version is not None)),
+        took=took,
         pieces=tuple(
             Piece(
                 text=text,
@@ -184,6 +197,7 @@ def _undivided(sample: SampledTrajectory) -> tuple[ConversationTurn, ...]:
             who=who,
             tokens="",
             versions=versions_of(sample) if is_model else "",
+            took="",
             pieces=(Piece(text=text, version="", tokens=""),),
         )
         for who, text, is_model in parts

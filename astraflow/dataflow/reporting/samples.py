@@ -167,6 +167,7 @@ def _written(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajec
         is_truncated=trajectory.is_truncated,
         metrics=trajectory.metrics,
         text_ends=trajectory.text_ends,
+        span_s=trajectory.span_s,
     )
 
 

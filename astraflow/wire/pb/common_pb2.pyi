@@ -82,6 +82,7 @@ class Trajectory(_message.Message):
     COMPLETION_TEXT_FIELD_NUMBER: _builtins.int
     ANSWER_FIELD_NUMBER: _builtins.int
     TEXT_ENDS_FIELD_NUMBER: _builtins.int
+    SPAN_S_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     reward: _builtins.float
     is_truncated: _builtins.bool
@@ -98,6 +99,10 @@ class Trajectory(_message.Message):
     def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Where in the texts, one after the other, each span ends, in code points; empty when they are not known."""
 
+    @_builtins.property
+    def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Seconds of each span, 0 where they are not known; empty without texts."""
+
     def __init__(
         self,
         *,
@@ -110,10 +115,11 @@ class Trajectory(_message.Message):
         completion_text: _builtins.str = ...,
         answer: _builtins.str = ...,
         text_ends: _abc.Iterable[_builtins.int] | None = ...,
+        span_s: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "completion_text", b"completion_text", "is_truncated", b"is_truncated", "metrics", b"metrics", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "spans", b"spans", "text_ends", b"text_ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "completion_text", b"completion_text", "is_truncated", b"is_truncated", "metrics", b"metrics", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1574,6 +1574,7 @@ class SampledTrajectory(_message.Message):
     FAILURE_BOUNDARY_FIELD_NUMBER: _builtins.int
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
     TEXT_ENDS_FIELD_NUMBER: _builtins.int
+    SPAN_S_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -1604,6 +1605,10 @@ class SampledTrajectory(_message.Message):
     def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Where in prompt and completion, one after the other, each span ends, in code points."""
 
+    @_builtins.property
+    def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Seconds of each span, 0 where they are not known."""
+
     def __init__(
         self,
         *,
@@ -1631,10 +1636,11 @@ class SampledTrajectory(_message.Message):
         failure_boundary: _builtins.str = ...,
         failure_message: _builtins.str = ...,
         text_ends: _abc.Iterable[_builtins.int] | None = ...,
+        span_s: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "fate", b"fate", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "fate", b"fate", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015

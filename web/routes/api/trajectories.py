@@ -57,6 +57,7 @@ class TrajectoryAnswer(Filled):
     text_ends: list[int] = Field(
         description="Where in prompt and completion, one after the other, each span ends, in code points."
     )
+    span_s: list[float | None] = Field(description="Seconds of each span, 0 where they are not known.")
     tokens: int
     model_tokens: int
     spans: list[SpanAnswer]
