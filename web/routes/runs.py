@@ -85,7 +85,7 @@ async def show_run(
     """One run: counts, charts, evaluations and trajectories."""
     parts = showing(parts, run_id)
     view = await view_of(parts, run_id, policy, span=span_from(request.query_params))
-    spread, rounds = await _sampled(parts, view, rounds_before)
+    told = await _told(parts, run_id)
     return parts.pages.page(
         request,
         "runs/run.html",
@@ -93,8 +93,8 @@ async def show_run(
         shell=shell(parts.state, parts.settings),
         cells=parts.frames.cells if view.is_live else {},
         view=view,
-        spread=spread,
-        rounds=rounds,
+        spread=await _spread(told, view),
+        rounds=await _rounds(told, rounds_before),
         launch=await _launch(parts, view.row.name),
     )
 
@@ -123,7 +123,7 @@ async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) 
     """The newest rounds alone, for the live page."""
     parts = showing(parts, run_id)
     view = await view_of(parts, run_id, "", at_most=1)
-    _, rounds = await _sampled(parts, view, None)
+    rounds = await _rounds(await _told(parts, run_id), None)
     return again.answered(request, parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds))
 
 
@@ -150,24 +150,28 @@ async def _launch(parts: Parts, name: str) -> str:
         return ""
 
 
-async def _sampled(parts: Parts, view: RunView, before: int | None) -> tuple[Histogram | None, RoundPage]:
-    """How the rewards of what was sampled are spread, None while that cannot be asked; and rounds."""
+async def _told(parts: Parts, run_id: int) -> Told | Unavailable:
+    """Who tells what the run sampled and evaluated, or why nobody does."""
     try:
-        told = await told_of(parts, view.row.id)
+        return await told_of(parts, run_id)
     except Unavailable as problem:
-        return None, RoundPage(tables=(), before=before, older=None, problem=str(problem))
-    return await _spread(told, view), await _rounds(told, before)
+        return problem
 
 
-async def _spread(told: Told, view: RunView) -> Histogram | None:
+async def _spread(told: Told | Unavailable, view: RunView) -> Histogram | None:
+    """How the rewards of what was sampled are spread; None while that cannot be asked."""
     asked = SampleFilter(policy=view.policy)
+    if isinstance(told, Unavailable):
+        return None
     try:
         return histogram(await reward_spread(told, asked), asked, path=f"/runs/{view.row.id}/trajectories")
     except AstraFlowError:
         return None  # the page of trajectories says why
 
 
-async def _rounds(told: Told, before: int | None) -> RoundPage:
+async def _rounds(told: Told | Unavailable, before: int | None) -> RoundPage:
+    if isinstance(told, Unavailable):
+        return RoundPage(tables=(), before=before, older=None, problem=str(told))
     try:
         rounds = await told.source.evaluations(before=before, limit=PAGE_ROUNDS)
     except AstraFlowError as problem:
