@@ -4,11 +4,11 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
-from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.errors import Unavailable
 from web.capacity import FLEET_VALUES
 from web.exports import Ending, Sheet, sheet_answer
 from web.parts import Parts, PartsOf
@@ -154,7 +154,7 @@ async def series(
     if run_id is not None:
         return sheet_answer(await _of_run(request, parts, run_id, policy, chart), ending)
     if chart and chart not in (*charts.KNOWN, charts.LADDER):
-        raise InvalidInput(f"{chart} is a chart of one run: name it with run_id, as /api/v1/runs lists it")
+        raise HTTPException(404, f"{chart} is a chart of one run: name it with run_id, as /api/v1/runs lists it")
     choice = chosen(parts.state, request.query_params)
     if choice.policy is None:
         raise Unavailable("no report has arrived from dataflow yet")
@@ -167,8 +167,8 @@ async def series(
 
 
 async def _of_run(request: Request, parts: Parts, run_id: int, policy: str, chart: str) -> Sheet:
-    """Raises: InvalidInput for a chart that runs do not have; HTTPException for a run that was never recorded."""
+    """Raises: HTTPException for a chart that runs do not have and for a run that was never recorded."""
     if chart and chart not in LABELS:
-        raise InvalidInput(f"a run has no chart {chart}: its charts are {', '.join(LABELS)}")
+        raise HTTPException(404, f"a run has no chart {chart}: its charts are {', '.join(LABELS)}")
     view, past = await seen_of(showing(parts, run_id), run_id, policy, span=span_from(request.query_params))
     return run_sheet(view, past, chart) if chart else as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES)
