@@ -114,6 +114,7 @@ SHOTS = (
     Shot(name="node", path="/nodes/{node}", height=-1),
     Shot(name="dataflow", path="/dataflow", height=1150),
     Shot(name="weights", path="/weights"),
+    Shot(name="events", path="/events"),
     Shot(name="decisions", path="/decisions"),
     Shot(name="decision", path="/decisions?kind=target_moved", act=open_first),
     Shot(name="maintainer", path="/maintainer", height=1150),
