@@ -99,3 +99,9 @@ class Filled(BaseModel):
     """What is answered: every field is there."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class Said(Filled):
+    """What came of it."""
+
+    message: str
