@@ -33,6 +33,7 @@ from web.routes.api import (
     views,
     weights,
 )
+from web.routes.api.examples import give_examples
 from web.routes.api.terms import PREFIX
 
 router = APIRouter(prefix=PREFIX)
@@ -88,6 +89,7 @@ def document() -> dict[str, Any]:
     for route in routes:
         if isinstance(route, APIRoute):
             _say_role(made["paths"][route.path_format], route)
+    give_examples(made)
     return made
 
 
