@@ -67,7 +67,7 @@ class Settings(Config):
     provider_secret: str = Field(default="", repr=False)
     """What this page proves itself to the provider with, from ASTRAFLOW_OIDC_SECRET; empty for a public client."""
 
-    reads_a_minute: int = Field(default=6000, ge=1)
+    reads_a_minute: int = Field(default=12_000, ge=1)
     """Requests that only look, of one session or token."""
     changes_a_minute: int = Field(default=600, ge=1)
     """Requests that may change something, of one session or token."""
