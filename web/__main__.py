@@ -41,6 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_process(run, has_large_messages=False)
 
 
+_LIMITS = {
+    "reads_a_minute": "requests that only look, of one session or token",
+    "changes_a_minute": "requests that may change something, of one session or token",
+    "exports_a_minute": "files and launches, of one session or token",
+    "strangers_a_minute": "requests of one address without a login",
+    "sockets_a_user": "live pages of one user that are open at once",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m web", description="Shows and steers a run of AstraFlow.")
     parser.add_argument("--dataflow", default="", metavar="HOST:PORT", help="the dataflow service to follow")
@@ -69,6 +78,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--join-name", default="", metavar="NAME", help="under which name those machines reach it")
     parser.add_argument("--provider", type=Path, metavar="FILE", help="TOML file about an OpenID provider to log in by")
+    for name, what in _LIMITS.items():
+        field = Settings.model_fields[name]
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, type=int, default=field.default, metavar="N", help=f"{what} (default %(default)s)")
     return parser
 
 

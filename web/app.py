@@ -27,6 +27,7 @@ from web.accounts.viewer import Viewer
 from web.audit import Deed
 from web.guard import READING, Guard, is_for_programs
 from web.launching.launcher import UnknownRun
+from web.limits import Limits
 from web.parts import House, Parts, parts_for_problems
 from web.places import Place
 from web.problem_reports import REQUEST_HEADER, problem_report, request_id
@@ -118,7 +119,15 @@ def create_app(house: House) -> ASGIApp:
 
     needs = Needs(route for router in ROUTERS for route in router.routes)
     places_of = Subjects(house).places_of
-    return Guard(app, accounts=house.accounts, needs=needs, settings=house.settings, places_of=places_of, refuse=refuse)
+    return Guard(
+        app,
+        accounts=house.accounts,
+        needs=needs,
+        settings=house.settings,
+        limits=Limits(house.settings, house.clock),
+        places_of=places_of,
+        refuse=refuse,
+    )
 
 
 async def _on_http_error(request: Request, problem: Exception) -> Response:

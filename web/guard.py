@@ -1,4 +1,5 @@
-"""The door of every request: is it small, is the host ours, may this origin ask, who is it, may they do that there.
+"""The door of every request: is it small, is the host ours, may this origin ask, who is it, do they ask too much, and
+may they do that there.
 
 What a route needs and on what, the route itself declares (`web.roles`); nobody gets to one that needs more than they
 have there. Whatever is not a reading method, and every WebSocket, must come from our own pages: browsers send `Origin`
@@ -8,9 +9,9 @@ can be forged.
 """
 
 import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
@@ -20,7 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
 from web.addresses import came_from, hostname, is_own_origin
+from web.bodies import BODY_BYTES, Fields, body_of, form_fields, replayed
 from web.files import FILES
+from web.limits import Limits, TooMuch
 from web.places import Place
 from web.problems import problem_answer
 from web.roles import RANKS, Asked, Need, Needs
@@ -33,6 +36,9 @@ CLOSED_FOR_LOGIN = 4401
 
 CLOSED_FOR_ROLE = 4403
 
+CLOSED_FOR_NOW = 1013
+"""Try again later: the browser does so, ever less often."""
+
 FORM_TOKEN = "form_token"  # noqa: S105 (a field's name)
 FORM_TOKEN_HEADER = "x-form-token"  # noqa: S105 (a header's name)
 
@@ -40,9 +46,7 @@ RUN_FIELD = "run"
 """The run that a form is about: see `web.parts.parts_of`."""
 
 MOST_HEADERS = 100
-MOST_FIELDS = 600
 HEADER_BYTES = 16 * 1024
-BODY_BYTES = 1024 * 1024
 
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -55,9 +59,6 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
 }
-
-Fields = Mapping[str, Sequence[str]]
-"""Of a form."""
 
 Refuse = Callable[[Request, Need, Place], Awaitable[Response]]
 """Makes the answer for who lacks the role there."""
@@ -83,6 +84,7 @@ class Guard:
         accounts: Accounts,
         needs: Needs,
         settings: Settings,
+        limits: Limits,
         places_of: PlacesOf,
         refuse: Refuse,
     ) -> None:
@@ -90,6 +92,7 @@ class Guard:
         self._accounts = accounts
         self._needs = needs
         self._settings = settings
+        self._limits = limits
         self._places_of = places_of
         self._refuse = refuse
 
@@ -107,7 +110,19 @@ class Guard:
             await self._app(scope, receive, answer)  # the same for everybody: it does not matter who asks
             return
         viewer = await self._viewer(scope, headers)
-        asked = self._needs.of(scope)
+        try:
+            self._limits.take(scope, viewer, came_from=scope["state"]["came_from"])
+            if scope["type"] == "websocket" and viewer is not None:
+                with self._limits.socket(viewer):
+                    await self._hand_on(scope, receive, answer, viewer)
+                return
+        except TooMuch as problem:
+            await _slow_down(scope, receive, answer, problem)
+            return
+        await self._hand_on(scope, receive, answer, viewer)
+
+    async def _hand_on(self, scope: Scope, receive: Receive, answer: Send, viewer: Viewer | None) -> None:
+        headers, asked = Headers(scope=scope), self._needs.of(scope)
         if asked.need is not Need.NOTHING and viewer is None:
             await _ask_to_log_in(scope, receive, answer)
         elif self._settings.is_read_only and asked.need not in LOOKING:
@@ -143,14 +158,14 @@ class Guard:
 
     async def _act(self, scope: Scope, receive: Receive, send: Send, asked: Asked, viewer: Viewer | None) -> None:
         """Look at what may change something: whole, and not endless."""
-        body = await _body(receive)
+        body = await body_of(receive)
         if body is None:
             refusal = _refused(scope, Headers(scope=scope), 413, f"Refused: more than {BODY_BYTES} bytes.")
             await refusal(scope, receive, send)
             return
-        fields = _form_fields(scope, body)
+        fields = form_fields(scope, body)
         scope["state"]["run"] = fields.get(RUN_FIELD, [""])[0]
-        await self._let_in(scope, _replayed(body, receive), send, asked, viewer, fields)
+        await self._let_in(scope, replayed(body, receive), send, asked, viewer, fields)
 
     async def _let_in(
         self, scope: Scope, receive: Receive, send: Send, asked: Asked, viewer: Viewer | None, fields: Fields
@@ -224,31 +239,6 @@ def _is_own_page(scope: Scope, headers: Headers, settings: Settings) -> bool:
     return site == "same-origin" and scope["type"] == "http"
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """The whole body; None when it is too long."""
-    body, is_more = bytearray(), True
-    while is_more:
-        message = await receive()
-        if message["type"] != "http.request":  # the sender went away
-            break
-        body += message.get("body", b"")
-        is_more = message.get("more_body", False)
-        if len(body) > BODY_BYTES:
-            return None
-    return bytes(body)
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    parts = [body]
-
-    async def replay() -> Message:
-        if parts:
-            return {"type": "http.request", "body": parts.pop(), "more_body": False}
-        return await receive()
-
-    return replay
-
-
 def _has_form_token(scope: Scope, viewer: Viewer, fields: Fields) -> bool:
     """Whether a session vouches for what may change something; tokens and readers need not."""
     if not viewer.form_token or scope["type"] == "websocket" or _reads(scope):
@@ -257,21 +247,20 @@ def _has_form_token(scope: Scope, viewer: Viewer, fields: Fields) -> bool:
     return hmac.compare_digest(found.encode(), viewer.form_token.encode())
 
 
-def _form_fields(scope: Scope, body: bytes) -> dict[str, list[str]]:
-    """The fields of a form; none for any other body."""
-    if not Headers(scope=scope).get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        return {}
-    try:
-        return parse_qs(body.decode("latin-1"), max_num_fields=MOST_FIELDS)
-    except ValueError:
-        return {}
-
-
 async def _close(receive: Receive, send: Send, code: int, reason: str) -> None:
     """Accept a WebSocket only to say why it is closed: browsers hide the cause of a refused one."""
     await receive()
     await send({"type": "websocket.accept"})
     await send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+async def _slow_down(scope: Scope, receive: Receive, send: Send, problem: TooMuch) -> None:
+    if scope["type"] == "websocket":
+        await _close(receive, send, CLOSED_FOR_NOW, str(problem))
+        return
+    response = _refused(scope, Headers(scope=scope), 429, f"Refused: {problem}.")
+    response.headers["retry-after"] = str(problem.wait_s)
+    await response(scope, receive, send)
 
 
 async def _ask_to_log_in(scope: Scope, receive: Receive, send: Send) -> None:

@@ -57,7 +57,7 @@ async def serve(
                     catalogue=Catalogue(clock=clock, folders=settings.recipes, join_host=settings.join_host),
                     launcher=launcher,
                     shelf=Shelf(),
-                    views=SavedViews(database, clock=clock),
+                    views=SavedViews(database, clock=clock, trail=trail),
                     followed=FollowedRuns(first, database=database, clock=clock, find=find),
                 )
                 await _run(house, listener, stop, on_ready)

@@ -67,6 +67,17 @@ class Settings(Config):
     provider_secret: str = Field(default="", repr=False)
     """What this page proves itself to the provider with, from ASTRAFLOW_OIDC_SECRET; empty for a public client."""
 
+    reads_a_minute: int = Field(default=12_000, ge=1)
+    """Requests that only look, of one session or token."""
+    changes_a_minute: int = Field(default=600, ge=1)
+    """Requests that may change something, of one session or token."""
+    exports_a_minute: int = Field(default=600, ge=1)
+    """Files and launches, of one session or token."""
+    strangers_a_minute: int = Field(default=3000, ge=1)
+    """Requests of one address for which nobody is logged in."""
+    sockets_a_user: int = Field(default=1000, ge=1)
+    """Live pages that are open at once, of one user."""
+
     @field_validator("behind_proxy")
     @classmethod
     def _is_public_address(cls, value: str) -> str:

@@ -11,8 +11,8 @@ from starlette.types import Scope
 
 from astraflow.contract.fleet import PlanId
 from astraflow.contract.ids import NodeId
+from web.bodies import Fields
 from web.following import Following
-from web.guard import Fields
 from web.parts import House, following_of
 from web.places import EVERYWHERE, Place
 from web.roles import Asked, On

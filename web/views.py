@@ -6,7 +6,9 @@ from sqlmodel import Session, col, select
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
+from web.accounts.viewer import Viewer
 from web.addresses import local_path
+from web.audit import Deed, Trail
 from web.db import Database
 from web.tables import SavedView
 
@@ -18,15 +20,16 @@ LONGEST_ADDRESS = 2000
 class SavedViews:
     """Each user's own; nobody sees or changes those of others."""
 
-    def __init__(self, database: Database, *, clock: Clock) -> None:
+    def __init__(self, database: Database, *, clock: Clock, trail: Trail) -> None:
         self._database = database
         self._clock = clock
+        self._trail = trail
 
     async def of(self, user_id: int) -> Sequence[SavedView]:
         """A user's views, by name."""
         return await self._database.look(lambda session: _views(session, user_id))
 
-    async def save(self, user_id: int, name: str, address: str) -> str:
+    async def save(self, viewer: Viewer, name: str, address: str, *, reason: str = "") -> str:
         """Keep an address under a name, in place of what had it; returns the name as kept. Raises: InvalidInput."""
         name = name.strip()
         if not 1 <= len(name) <= LONGEST_NAME or not name.isprintable():
@@ -34,15 +37,26 @@ class SavedViews:
         if len(address) > LONGEST_ADDRESS or local_path(address) != address:
             raise InvalidInput(f"a view is a page of this site, as in /nodes?state=lost, not {address[:80]!r}")
         now = self._clock.wall()
-        await self._database.do(lambda session: _save(session, user_id, name, address, now))
+
+        def write(session: Session) -> None:
+            _save(session, viewer.user_id, name, address, now)
+            deed = Deed(action="view.save", target=name, after={"address": address}, reason=reason)
+            self._trail.append(session, viewer.author, deed)
+
+        await self._database.do(write)
         return name
 
-    async def delete(self, user_id: int, view_id: int) -> str:
+    async def delete(self, viewer: Viewer, view_id: int, *, reason: str = "") -> str:
         """Forget one of the user's views; returns its name. Raises: InvalidInput when there is none."""
-        name = await self._database.do(lambda session: _delete(session, user_id, view_id))
-        if name is None:
-            raise InvalidInput("there is no such view of yours any more")
-        return name
+
+        def write(session: Session) -> str:
+            name = _delete(session, viewer.user_id, view_id)
+            if name is None:
+                raise InvalidInput("there is no such view of yours any more")
+            self._trail.append(session, viewer.author, Deed(action="view.delete", target=name, reason=reason))
+            return name
+
+        return await self._database.do(write)
 
 
 def _views(session: Session, user_id: int) -> Sequence[SavedView]:

@@ -209,6 +209,11 @@ def web(
     join_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Under which name those machines reach it, if another.")
     ] = None,
+    reads_a_minute: Annotated[int | None, typer.Option(help="Requests that look, of one session or token.")] = None,
+    changes_a_minute: Annotated[int | None, typer.Option(help="Requests that may change something, likewise.")] = None,
+    exports_a_minute: Annotated[int | None, typer.Option(help="Files and launches, likewise.")] = None,
+    strangers_a_minute: Annotated[int | None, typer.Option(help="Requests of one address without a login.")] = None,
+    sockets_a_user: Annotated[int | None, typer.Option(help="Live pages of one user that are open at once.")] = None,
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
@@ -230,6 +235,11 @@ def web(
         "join-host": join_host,
         "join-name": join_name,
         "authority": str(authority) if authority else None,
+        "reads-a-minute": _told(reads_a_minute),
+        "changes-a-minute": _told(changes_a_minute),
+        "exports-a-minute": _told(exports_a_minute),
+        "strangers-a-minute": _told(strangers_a_minute),
+        "sockets-a-user": _told(sockets_a_user),
     }
     token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
@@ -377,3 +387,7 @@ def join(
         keep=keep,
     )
     raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=read_pin(ca_hash)))
+
+
+def _told(number: int | None) -> str | None:
+    return None if number is None else str(number)

@@ -123,7 +123,7 @@ async def test_no_secret_is_in_the_database(accounts: Accounts, database: Databa
     bob = await with_password(accounts, "bob")
     cookie = await accounts.users.log_in("bob", PASSWORD, **HERE)
     link = await accounts.sessions.first_link()
-    token = await accounts.tokens.make(bob, name="ci", scope=Role.VIEWER, days=1)
+    _, token = await accounts.tokens.make(bob, name="ci", scope=Role.VIEWER, days=1)
     with pytest.raises(NotAuthenticated):
         await accounts.users.log_in("Tr0ub4dor&3 typed into the name", PASSWORD, **HERE)
 
@@ -162,7 +162,7 @@ async def test_a_new_password_takes_the_old_one_and_ends_other_sessions(accounts
 async def test_who_is_locked_out_is_out_everywhere_at_once(accounts: Accounts) -> None:
     admin, bob = await admin_of(accounts), await with_password(accounts, "bob")
     cookie = await accounts.users.log_in("bob", PASSWORD, **HERE)
-    token = await accounts.tokens.make(bob, name="ci", scope=Role.VIEWER, days=1)
+    _, token = await accounts.tokens.make(bob, name="ci", scope=Role.VIEWER, days=1)
     _, link = await accounts.users.invite(bob.user_id, by=admin)
     await accounts.users.set_disabled(bob.user_id, is_disabled=True, by=admin)
 
@@ -195,8 +195,8 @@ async def test_a_name_that_could_be_mistaken_is_none(accounts: Accounts, name: s
 
 async def test_a_token_acts_until_it_ends(accounts: Accounts, clock: ManualClock) -> None:
     bob = await with_password(accounts, "bob")
-    short = await accounts.tokens.make(bob, name="short", scope=Role.VIEWER, days=1)
-    revoked = await accounts.tokens.make(bob, name="revoked", scope=Role.OPERATOR, days=9)
+    _, short = await accounts.tokens.make(bob, name="short", scope=Role.VIEWER, days=1)
+    _, revoked = await accounts.tokens.make(bob, name="revoked", scope=Role.OPERATOR, days=9)
     acting = await accounts.viewer(Headers({"authorization": f"Bearer {revoked}"}), cookie=None, came_from="192.0.2.9")
     assert acting is not None
     assert (acting.author.name, acting.author.via, acting.author.came_from) == ("bob", "token revoked", "192.0.2.9")

@@ -43,6 +43,8 @@ async def test_runs_are_drawn_over_each_other_and_differing_settings_are_listed(
         by_step = (await client.get("/runs/compare?run=1&run=2")).text
         by_time = (await client.get("/runs/compare?run=1&run=2&by=time")).text
         lines = (await client.get("/runs/compare.csv?run=1&run=2&by=step")).text.splitlines()
+        told_by_api = (await client.get("/api/v1/comparison?run=1&run=2")).json()
+        rows = (await client.get("/runs/compare.json?run=1&run=2&by=step")).json()
         alone = await client.get("/runs/compare?run=1")
         told = await flash_of(client, alone)
         unknown = await client.get("/runs/compare?run=1&run=77")
@@ -54,6 +56,9 @@ async def test_runs_are_drawn_over_each_other_and_differing_settings_are_listed(
         assert "<code>0.001</code>" in page
         assert "trainer.seed" not in page
         assert "<script>alert" not in page
+    assert [one["name"] for one in told_by_api["runs"]] == ["one", "two"]
+    assert {"key": "trainer.learning_rate", "values": ["0.001", "0.0001"]} in told_by_api["differences"]
+    assert [dict(zip(told_by_api["columns"], row, strict=True)) for row in told_by_api["rows"]] == rows
     assert "two ends highest, at 0." in by_step
     assert ">start<" in by_time
     assert ">start<" not in by_step

@@ -11,6 +11,7 @@ from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import RunningWeb, flash_of, running_web
+from tests.fakes.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
@@ -61,6 +62,33 @@ async def test_the_palette_finds_pages_nodes_and_actions_and_goes_there_by_keys_
         await page.keyboard.press("Enter")
         await expect(page.locator("html")).to_have_attribute("data-theme", "light")
         assert complaints.heard == []
+
+
+async def test_the_palette_and_the_search_find_the_last_of_many_nodes(tmp_path: Path, chromium: Browser) -> None:
+    fake = FakeControlPlane(World(nodes=tuple(f"node-{number:04}" for number in range(700))), sequence=3)
+    async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as web:
+        await web.until_fed()
+        async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
+            await opened(page)
+            listed = await (await page.request.get(f"{web.address}/palette")).json()
+            assert listed["is_whole"] is False
+            assert "node-0699" not in {entry["label"] for entry in listed["entries"]}
+            assert 'href="/nodes/n699"' in await (await page.request.get(f"{web.address}/search?q=0699")).text()
+
+            await page.keyboard.press("Control+k")
+            await expect(page.get_by_role("option").first).to_be_visible()
+            await page.keyboard.type("node-0699")
+            await expect(page.get_by_role("option")).to_have_count(1)
+            await expect(page.get_by_role("option")).to_contain_text("node-0699")
+            await page.keyboard.press("Control+a")
+            await page.keyboard.type("nothing is called so")
+            await expect(page.locator(f"{PALETTE} li")).to_have_text("Nothing is called that")
+            await page.keyboard.press("Control+a")
+            await page.keyboard.type("node-0698")
+            await expect(page.get_by_role("option")).to_contain_text("node-0698")
+            await page.keyboard.press("Enter")
+            await page.wait_for_url("**/nodes/n698")
+            assert complaints.heard == []
 
 
 async def test_what_the_palette_lists_depends_on_the_role_and_search_works_without_scripts(

@@ -24,7 +24,7 @@ class Attempts:
 
     def begin(self, address: str) -> None:
         """One more attempt. Raises: TooManyAttempts."""
-        key, now = _network(address), self._clock.now()
+        key, now = network_of(address), self._clock.now()
         failures = self._failures.setdefault(key, deque(maxlen=FAILURES_A_MINUTE))
         self._failures.move_to_end(key)
         if len(failures) == FAILURES_A_MINUTE and now - failures[0] < WINDOW_S:
@@ -35,12 +35,12 @@ class Attempts:
 
     def succeed(self, address: str) -> None:
         """The attempt that began last was none to count."""
-        failures = self._failures.get(_network(address))
+        failures = self._failures.get(network_of(address))
         if failures:
             failures.pop()
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """One customer's address: for IPv6 that is a /64, of which everybody has all."""
     try:
         found = ipaddress.ip_address(address)

@@ -10,7 +10,7 @@ from web.roles import Role
 from web.tables import ApiToken, BrowserSession, LoginToken, RoleGrant, User
 
 
-def id_of(row: User | RoleGrant) -> int:
+def id_of(row: User | RoleGrant | ApiToken) -> int:
     """The id of a row that is in the database."""
     if row.id is None:
         raise RuntimeError("a flushed row has an id")

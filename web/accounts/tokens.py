@@ -29,8 +29,8 @@ class Tokens:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
 
-    async def make(self, viewer: Viewer, *, name: str, scope: Role, days: int) -> str:
-        """A new token, which is shown this once and never stored.
+    async def make(self, viewer: Viewer, *, name: str, scope: Role, days: int, reason: str = "") -> tuple[int, str]:
+        """The id of a new token, and the token: it is shown this once and never stored.
 
         Raises: InvalidInput for a name, scope or life that cannot be; Conflict when there are too many.
         """
@@ -43,24 +43,24 @@ class Tokens:
             raise InvalidInput(f"a token of {viewer.name} cannot have the scope {scope.value}: the role is less")
         token, now = PREFIX + secrets.token_urlsafe(32), self._vault.clock.wall()
 
-        def write(session: Session) -> None:
+        def write(session: Session) -> int:
             if len(queries.tokens(session, now=now, user_id=viewer.user_id)) >= MOST:
                 raise Conflict(f"you have {MOST} tokens already: revoke one that is not used")
-            session.add(
-                ApiToken(
-                    token_hash=self._vault.digest(token),
-                    user_id=viewer.user_id,
-                    name=name,
-                    scope=scope.value,
-                    created_at=now,
-                    expires_at=now + days * DAY_S,
-                )
+            row = ApiToken(
+                token_hash=self._vault.digest(token),
+                user_id=viewer.user_id,
+                name=name,
+                scope=scope.value,
+                created_at=now,
+                expires_at=now + days * DAY_S,
             )
-            deed = Deed(action="token.make", target=name, after={"scope": scope.value, "days": days})
+            session.add(row)
+            session.flush()
+            deed = Deed(action="token.make", target=name, after={"scope": scope.value, "days": days}, reason=reason)
             self._vault.trail.append(session, viewer.author, deed)
+            return queries.id_of(row)
 
-        await self._vault.database.do(write)
-        return token
+        return await self._vault.database.do(write), token
 
     async def viewer(self, token: str, *, came_from: str) -> Viewer | None:
         """Who acts with this token; None when it is none (any more)."""

@@ -30,6 +30,8 @@ class Operation:
     role: str
     fields: tuple[Field, ...]
     curl: str
+    example: str
+    """Of the answer."""
     answers: tuple[tuple[str, str], ...]
 
 
@@ -66,6 +68,7 @@ def _operation(document: Mapping[str, Any], path: str, method: str, operation: M
         role=operation["x-role"],
         fields=(*_parameters(operation), *(field for body in bodies for field in _fields(body))),
         curl=_curl(method.upper(), path, operation, bodies),
+        example=_answer(operation),
         answers=tuple((status, answer["description"]) for status, answer in operation["responses"].items()),
     )
 
@@ -114,6 +117,15 @@ def _kind(schema: Mapping[str, Any]) -> str:
     return f"{schema.get('type', 'anything')}{f', {bounds}' if bounds else ''}"
 
 
+def _answer(operation: Mapping[str, Any]) -> str:
+    """What is answered when all is well, as text."""
+    contents = [one["content"] for status, one in operation["responses"].items() if status.startswith("2")]
+    for kind, content in (each for found in contents for each in found.items()):
+        found = content["example"]
+        return json.dumps(found, indent=2, ensure_ascii=False) if kind == "application/json" else str(found)
+    return ""
+
+
 def _curl(method: str, path: str, operation: Mapping[str, Any], bodies: Sequence[Mapping[str, Any]]) -> str:
     for one in operation.get("parameters", []):
         if one["in"] == "path":
@@ -128,5 +140,5 @@ def _curl(method: str, path: str, operation: Mapping[str, Any], bodies: Sequence
 
 
 def _example(parameter: Mapping[str, Any]) -> Any:
-    found = parameter.get("examples") or parameter["schema"].get("examples")
-    return found[0] if found else 1
+    found = parameter.get("examples") or parameter["schema"].get("examples") or [parameter["example"]]
+    return found[0]

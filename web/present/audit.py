@@ -78,9 +78,14 @@ def chain_view(verdict: Verdict) -> ChainView:
     )
 
 
+def as_row(entry: AuditEntry) -> dict[str, Any]:
+    """Everything that the entry's hash covers, and the hash."""
+    return {name: getattr(entry, name) for name in COLUMNS}
+
+
 def as_ndjson(entries: Sequence[AuditEntry]) -> str:
     """One JSON object a line, with everything that the entry's hash covers."""
-    return "".join(json.dumps(_columns(entry), ensure_ascii=False) + "\n" for entry in entries)
+    return "".join(json.dumps(as_row(entry), ensure_ascii=False) + "\n" for entry in entries)
 
 
 def csv_head() -> str:
@@ -90,11 +95,7 @@ def csv_head() -> str:
 
 def as_csv(entries: Sequence[AuditEntry]) -> str:
     """The same as comma-separated values; what a spreadsheet would take for a formula is quoted."""
-    return csv_text([list(_columns(entry).values()) for entry in entries])
-
-
-def _columns(entry: AuditEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in COLUMNS}
+    return csv_text([list(as_row(entry).values()) for entry in entries])
 
 
 def _change(before: str, after: str) -> str:

@@ -1,5 +1,6 @@
 """Everything one can go to or do by its name: what the palette and the search page list."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -14,6 +15,8 @@ from web.tables import RunRecord, SavedView
 
 MOST_NODES = 500
 MOST_RUNS = 50
+"""Listed before anything is typed; what is typed is looked for among all."""
+MOST_FOUND = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class Entry:
 def entries(
     viewer: Viewer, report: Report | None, runs: Sequence[RunRecord], views: Sequence[SavedView], *, has_fleet: bool
 ) -> list[Entry]:
-    """What the viewer's role may see and do, pages first."""
+    """Everything that the viewer's role may see and do, pages first, nodes last."""
     return [
         *(
             Entry(group="Page", label=item.label, href=item.path, keys=f"g {item.key}")
@@ -43,17 +46,40 @@ def entries(
         *(Entry(group="View", label=view.name, href=view.address, hint=view.address) for view in views),
         *(_actions(viewer, report, has_fleet=has_fleet)),
         *(_pools(report)),
-        *(Entry(group="Run", label=run.name, href=f"/runs/{run.id}", hint=run.recipe) for run in runs[:MOST_RUNS]),
+        *(Entry(group="Run", label=run.name, href=f"/runs/{run.id}", hint=run.recipe) for run in runs),
         *(_nodes(report)),
     ]
 
 
+def shortened(listed: Sequence[Entry]) -> list[Entry]:
+    """What is listed before anything is typed: of runs and nodes the first."""
+    kept = {"Run": MOST_RUNS, "Node": MOST_NODES}
+    seen: Counter[str] = Counter()
+    short = []
+    for entry in listed:
+        seen[entry.group] += 1
+        if entry.group not in kept or seen[entry.group] <= kept[entry.group]:
+            short.append(entry)
+    return short
+
+
 def found(listed: Sequence[Entry], text: str) -> list[Entry]:
-    """Entries that have every word of a text, as the palette chooses them."""
+    """Those that have every word of a text, at most `MOST_FOUND`: first those that begin with the words."""
     words = text.lower().split()
-    return [
-        entry for entry in listed if all(word in f"{entry.label} {entry.group} {entry.hint}".lower() for word in words)
-    ]
+    scored = [(_score(entry, words), entry) for entry in listed]
+    fitting = [one for one in scored if one[0] >= 0]
+    return [entry for _, entry in sorted(fitting, key=lambda one: -one[0])[:MOST_FOUND]]
+
+
+def _score(entry: Entry, words: Sequence[str]) -> int:
+    """As `palette.js` has it; -1 for what lacks a word."""
+    label = entry.label.lower()
+    whole, score = f"{label} {entry.group} {entry.hint}".lower(), 0
+    for word in words:
+        if word not in whole:
+            return -1
+        score += 3 if label.startswith(word) else 2 if f" {word}" in label else 1 if word in label else 0
+    return score
 
 
 def _actions(viewer: Viewer, report: Report | None, *, has_fleet: bool) -> list[Entry]:
@@ -95,5 +121,5 @@ def _nodes(report: Report | None) -> list[Entry]:
             href=f"/nodes/{quote(node.id, safe='')}",
             hint=f"{node.facts.pool}, {node.state.value}",
         )
-        for node in (visible_nodes(report)[:MOST_NODES] if report else ())
+        for node in (visible_nodes(report) if report else ())
     ]

@@ -1,14 +1,14 @@
 """`/audit`: who did what; checking that nobody tampered with it; taking it away as a file."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from web import again, audit_queries
-from web.audit_queries import PAGE_ENTRIES, RESULTS, filter_from
+from web.audit_queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
 from web.parts import Parts, PartsOf
 from web.present.audit import ChainView, as_csv, as_ndjson, audit_row, chain_view, csv_head
 from web.present.shell import shell
@@ -46,14 +46,14 @@ async def newer(request: Request, parts: PartsOf, than: Annotated[int, Query(ge=
 @needs(Need.AUDIT)
 async def ndjson(request: Request, parts: PartsOf) -> Response:
     """Everything that is filtered, one JSON object a line."""
-    return _file(request, parts, "ndjson", "application/x-ndjson", "", as_ndjson)
+    return file_answer(parts, filter_from(request.query_params), "ndjson")
 
 
 @router.get("/audit.csv")
 @needs(Need.AUDIT)
 async def csv(request: Request, parts: PartsOf) -> Response:
     """The same as CSV."""
-    return _file(request, parts, "csv", "text/csv; charset=utf-8", csv_head(), as_csv)
+    return file_answer(parts, filter_from(request.query_params), "csv")
 
 
 async def _page(request: Request, parts: Parts, *, before: int | None, chain: ChainView | None) -> Response:
@@ -86,20 +86,16 @@ def _newest(query: str) -> str:
     return f"/audit?{query}" if query else "/audit"
 
 
-def _file(
-    request: Request,
-    parts: Parts,
-    ending: str,
-    media_type: str,
-    head: str,
-    render: Callable[[Sequence[AuditEntry]], str],
-) -> Response:
-    asked = filter_from(request.query_params)
+def file_answer(parts: Parts, asked: AuditFilter, ending: Literal["csv", "ndjson"]) -> Response:
+    """All entries that are asked for, as a file."""
+    is_csv = ending == "csv"
+    render: Callable[[Sequence[AuditEntry]], str] = as_csv if is_csv else as_ndjson
 
     async def lines() -> AsyncIterator[str]:
-        yield head
+        yield csv_head() if is_csv else ""
         async for batch in audit_queries.everything(parts.database, asked):
             yield render(batch)
 
     headers = {"content-disposition": f'attachment; filename="astraflow-audit.{ending}"'}
+    media_type = "text/csv; charset=utf-8" if is_csv else "application/x-ndjson"
     return StreamingResponse(lines(), media_type=media_type, headers=headers)

@@ -10,7 +10,7 @@ from web import queries
 from web.accounts.viewer import Viewer
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.keys import GENERAL, ROWS, page_keys
-from web.present.palette import Entry, entries, found
+from web.present.palette import MOST_FOUND, Entry, entries, found, shortened
 from web.present.shell import shell
 from web.roles import Need, needs
 
@@ -18,20 +18,22 @@ router = APIRouter()
 
 MENU_RUNS = 8
 
+Words = Annotated[str, Query(max_length=200)]
+
 
 @router.get("/palette")
 @needs(Need.READ)
-async def palette(parts: PartsOf, viewer: ViewerOf) -> Response:
-    """All entries, for the script."""
-    listed = await _entries(parts, viewer)
-    return JSONResponse({"entries": [dataclasses.asdict(entry) for entry in listed]})
+async def palette(parts: PartsOf, viewer: ViewerOf, q: Words = "") -> Response:
+    """What is listed at first, and whether that is all; with `q`, those of everything that have its words."""
+    everything = await _entries(parts, viewer)
+    listed = found(everything, q) if q.strip() else shortened(everything)
+    is_whole = len(listed) == len(everything)
+    return JSONResponse({"entries": [dataclasses.asdict(entry) for entry in listed], "is_whole": is_whole})
 
 
 @router.get("/search")
 @needs(Need.READ)
-async def search(
-    request: Request, parts: PartsOf, viewer: ViewerOf, q: Annotated[str, Query(max_length=200)] = ""
-) -> Response:
+async def search(request: Request, parts: PartsOf, viewer: ViewerOf, q: Words = "") -> Response:
     """Those that have the words of `q`, as a page."""
     listed = [entry for entry in await _entries(parts, viewer) if entry.href]
     return parts.pages.page(
@@ -40,7 +42,8 @@ async def search(
         page="search",
         shell=shell(parts.state, parts.settings),
         asked=q,
-        entries=found(listed, q),
+        entries=found(listed, q) if q.strip() else shortened(listed),
+        most=MOST_FOUND if q.strip() else 0,
     )
 
 

@@ -56,7 +56,7 @@ async def make_token(
 ) -> Response:
     """Make a token, and show it: this answer is the only place where it ever is."""
     try:
-        token = await parts.accounts.tokens.make(viewer, name=name, scope=role_of(scope), days=days)
+        _, token = await parts.accounts.tokens.make(viewer, name=name, scope=role_of(scope), days=days)
     except AstraFlowError as problem:
         return _failed("No token was made", problem, at="tokens")
     return _secret(

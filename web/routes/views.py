@@ -38,7 +38,7 @@ async def save(parts: PartsOf, viewer: ViewerOf, name: str = Form(""), address: 
     """Save a view, in place of one of the same name."""
     back = local_path(address)
     try:
-        kept = await parts.views.save(viewer.user_id, name, address)
+        kept = await parts.views.save(viewer, name, address)
     except AstraFlowError as problem:
         return told(Flash(text=f"The view was not saved: {problem}", tone="bad"), back=back)
     return told(Flash(text=f"this view is saved as {kept}", tone="good"), back=back)
@@ -49,7 +49,7 @@ async def save(parts: PartsOf, viewer: ViewerOf, name: str = Form(""), address: 
 async def delete(parts: PartsOf, viewer: ViewerOf, view_id: int) -> Response:
     """Forget a view."""
     try:
-        name = await parts.views.delete(viewer.user_id, view_id)
+        name = await parts.views.delete(viewer, view_id)
     except AstraFlowError as problem:
         return told(Flash(text=f"Nothing was deleted: {problem}", tone="bad"), back="/views")
     return told(Flash(text=f"the view {name} is deleted", tone="good"), back="/views")

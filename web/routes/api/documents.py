@@ -14,11 +14,14 @@ from web.present.shell import shell
 from web.problems import Problem
 from web.roles import Need, declared_of, least_role, needs
 from web.routes.api import (
+    audit,
+    comparing,
     decisions,
     flows,
     grants,
     instances,
     launches,
+    logins,
     maintainer,
     nodes,
     pools,
@@ -26,13 +29,19 @@ from web.routes.api import (
     reports,
     runs,
     trajectories,
+    users,
+    views,
+    weights,
 )
+from web.routes.api.examples import give_examples
 from web.routes.api.terms import PREFIX
 
 router = APIRouter(prefix=PREFIX)
 
 _OF_FLEETS = (pools, providers, instances, nodes, flows, decisions, maintainer)
-_DOCUMENTED = (*_OF_FLEETS, reports, runs, trajectories, launches, grants)
+_OF_RUNS = (reports, weights, comparing, runs, trajectories, launches)
+_OF_PEOPLE = (grants, users, logins, views, audit)
+_DOCUMENTED = (*_OF_FLEETS, *_OF_RUNS, *_OF_PEOPLE)
 
 DESCRIPTION = (
     "Everything that the pages show and do. Show a token (`Authorization: Bearer TOKEN`, made under Settings) or a "
@@ -80,6 +89,7 @@ def document() -> dict[str, Any]:
     for route in routes:
         if isinstance(route, APIRoute):
             _say_role(made["paths"][route.path_format], route)
+    give_examples(made)
     return made
 
 

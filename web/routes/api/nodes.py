@@ -16,7 +16,7 @@ from web.parts import Parts, PartsOf, ViewerOf
 from web.report_json import plain
 from web.roles import Need, On, needs
 from web.routes.api.fleet_terms import CauseName
-from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, NodeName, Reason, refusals
+from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, NodeName, Reason, Said, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["nodes"])
 
@@ -80,12 +80,6 @@ class DrainAsked(Body):
         0.0, ge=0, le=86400, allow_inf_nan=False, description="It hands back what has not ended by then; 0: no limit."
     )
     reason: Reason
-
-
-class Said(Filled):
-    """What came of it."""
-
-    message: str
 
 
 @router.get("/nodes", response_model=NodeList, responses=refusals())

@@ -70,7 +70,7 @@ async def providers(parts: PartsOf) -> dict[str, Any]:
     return {"items": [provider_answer(provider) for provider in await fleet_acts.fleet_of(parts).providers()]}
 
 
-@router.post("/providers/{provider:path}/test", response_model=RehearsalAnswer, responses=refusals(404, 409, 413, 429))
+@router.post("/providers/{provider:path}/test", response_model=RehearsalAnswer, responses=refusals(404, 409, 413))
 @needs(Need.OPERATE, on=On.RUN)
 async def test(parts: PartsOf, viewer: ViewerOf, provider: ProviderName) -> dict[str, Any]:
     """Ask a provider whether it would do its part: lists, dry runs, prices. Nothing is started, nothing costs.

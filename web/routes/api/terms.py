@@ -22,7 +22,7 @@ _REFUSALS = {
     409: "It has changed since it was read, or the Idempotency-Key was used for another change.",
     413: "More than 1 MiB.",
     422: "What was sent cannot be understood; `fields` says where.",
-    429: "It was asked too often; `detail` says when to ask again.",
+    429: "It was asked too often; `detail` and, in seconds, the header Retry-After say when to ask again.",
     431: "Too many or too long headers.",
     502: "A service of the run failed.",
     503: "A service of the run cannot be reached, or there is none.",
@@ -31,11 +31,11 @@ _REFUSALS = {
 
 
 def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
-    """Documents what else an address answers. more: 400, 404, 409, 413, 429, besides those that each has."""
+    """Documents what else an address answers. more: 400, 404, 409, 413, besides those that each has."""
     schema = {"$ref": "#/components/schemas/Problem"}
     return {
         status: {"description": _REFUSALS[status], "content": {MEDIA_TYPE: {"schema": schema}}}
-        for status in sorted({401, 403, 422, 431, 502, 503, 504, *more})
+        for status in sorted({401, 403, 422, 429, 431, 502, 503, 504, *more})
     }
 
 
@@ -99,3 +99,9 @@ class Filled(BaseModel):
     """What is answered: every field is there."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class Said(Filled):
+    """What came of it."""
+
+    message: str

@@ -1,5 +1,7 @@
-// The command palette: entries come from the server when it opens, typed letters choose among them.
+// The command palette: entries come from the server when it opens, typed letters choose among them. Where those are not
+// all there is, as of thousands of nodes, the server is asked while one types.
 const SHOWN = 12;
+const ASK_MS = 150;
 
 export function palette(dialog) {
   const input = dialog.querySelector("input");
@@ -8,6 +10,9 @@ export function palette(dialog) {
   let entries = [];
   let found = [];
   let chosen = 0;
+  let isWhole = true;
+  let isAsking = false;
+  let timer = null;
 
   opener.addEventListener("click", async (event) => {
     event.preventDefault();
@@ -17,14 +22,38 @@ export function palette(dialog) {
     try {
       const answer = await fetch(dialog.dataset.source);
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-      entries = (await answer.json()).entries;
-      show();
+      ({ entries, is_whole: isWhole } = await answer.json());
+      typed();
     } catch (problem) {
       say(`Nothing could be fetched: ${problem.message}`);
     }
   });
 
-  const show = () => {
+  const typed = () => {
+    clearTimeout(timer);
+    isAsking = !isWhole && input.value.trim() !== "";
+    if (isAsking) timer = setTimeout(ask, ASK_MS);
+    show();
+  };
+
+  const ask = async () => {
+    const text = input.value;
+    try {
+      const answer = await fetch(`${dialog.dataset.source}?q=${encodeURIComponent(text)}`);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const more = (await answer.json()).entries;
+      if (input.value !== text) return; // asked again since
+      const known = new Set(entries.map(name));
+      entries = entries.concat(more.filter((entry) => !known.has(name(entry))));
+      isAsking = false;
+      show(found[chosen]);
+    } catch (problem) {
+      if (input.value === text && !found.length) say(`Nothing could be fetched: ${problem.message}`);
+    }
+  };
+
+  // kept: stays chosen where it is still found.
+  const show = (kept) => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     found = entries
       .map((entry) => ({ entry, score: score(entry, words) }))
@@ -32,9 +61,9 @@ export function palette(dialog) {
       .sort((a, b) => b.score - a.score)
       .slice(0, SHOWN)
       .map(({ entry }) => entry);
-    chosen = 0;
+    chosen = Math.max(0, found.indexOf(kept));
     if (found.length) list.replaceChildren(...found.map(option));
-    else say("Nothing is called that");
+    else say(isAsking ? "Looking…" : "Nothing is called that");
     mark();
   };
 
@@ -59,7 +88,7 @@ export function palette(dialog) {
     else if (entry.href) location.assign(entry.href);
   };
 
-  input.addEventListener("input", show);
+  input.addEventListener("input", typed);
   input.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step && found.length) {
@@ -76,6 +105,10 @@ export function palette(dialog) {
     if (found[place]) go(found[place]);
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+}
+
+function name(entry) {
+  return `${entry.group} ${entry.href} ${entry.label}`;
 }
 
 function option(entry, place) {
