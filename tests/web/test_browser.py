@@ -202,7 +202,9 @@ async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
 
 async def test_every_page_is_quiet_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
+        await expect(page.locator("html.has-script")).to_be_attached()
         await page.get_by_role("button", name="Dark theme").click()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/wait", "/nodes/n0/drain", "/audit", "/settings"):
             await page.goto(web.address + path)
             await expect(page.locator(AGE)).to_have_attribute("data-state", "live")

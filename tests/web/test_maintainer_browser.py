@@ -91,7 +91,7 @@ async def _tell(plane: FleetPlaneClient) -> None:
     told = maintainer.status(troubles=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
     await plane.beat_maintainer(told)
     await maintainer.keep(plane, maintainer.transcript(wakes=2))
-    refused = await maintainer.propose(plane, POOL, 3)
+    refused = await maintainer.propose(plane, POOL, 6)
     await plane.reject(refused.plan.id, actor=ALICE, key="no", reason="not today")
     await maintainer.propose(plane, POOL, 5)
 
