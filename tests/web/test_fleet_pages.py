@@ -204,6 +204,8 @@ async def test_what_if_is_asked_over_so_many_hours_and_taken_away_as_it_is_drawn
         csv = (await client.get(f"/pools/eu/what-if.csv?{asked}")).text.splitlines()
         rows = (await client.get(f"/pools/eu/what-if.json?{asked}")).json()
         odd = await client.get("/pools/eu/what-if.csv?min_nodes=7&max_nodes=6")
+        sent = await client.get(f"/pools/eu/what-if?form_token=secret&idempotency_key=k&{asked}")
+    assert (sent.status_code, sent.headers["location"]) == (303, f"/pools/eu/what-if?{asked}")
     assert '<option value="6" selected>the last 6 hours</option>' in page
     for value in ("1", "12", "24"):
         assert f'<option value="{value}">' in page

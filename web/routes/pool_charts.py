@@ -1,14 +1,16 @@
 """What a pool's page draws: other bounds played over the record, and how long launches took; each as a file too."""
 
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Pool, PoolSpec
 from web import fleet_acts
 from web.exports import Ending, sheet_answer
+from web.guard import FORM_TOKEN
 from web.parts import Parts, PartsOf
 from web.pool_form import bounds_from, number_from
 from web.pool_page import DEFAULT_HOURS, MEASURED, page_of, pool_of
@@ -62,6 +64,8 @@ async def what_if(
     """The page of the pool, with what other bounds would have meant."""
     known = pool_of(parts, pool)
     asked = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
+    if FORM_TOKEN in request.query_params:  # the form's button sends all its fields: no secret stays in an address
+        return RedirectResponse(f"{request.url.path}?{urlencode(asked)}", 303)
     problem, answer = "", None
     try:
         answers, bounds = await _played(parts, known, asked)
