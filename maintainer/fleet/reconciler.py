@@ -93,6 +93,7 @@ class Reconciler:
             await self._give_up_if_suspect(record)
             if fleet.clock.wall() > record.instance.expires_at and record.instance.state is InstanceState.READY:
                 await fleet.see(record.id, Sight.DRAIN, cause=Cause.EXPIRED, message="it is as old as machines may get")
+        await self._hear_of_the_lost()
 
     async def _sweep(self, name: str, provider: Provider) -> None:
         began = self._fleet.clock.wall()
@@ -201,6 +202,13 @@ class Reconciler:
             await fleet.see(record.id, Sight.NODE_LEFT, cause=cause, message="its node has left")
         elif node.state is NodeState.DRAINING and cause is Cause.TAKEN:
             await fleet.see(record.id, Sight.GOING, message="its node was told that the machine is taken away")
+
+    async def _hear_of_the_lost(self) -> None:
+        """What a node said before its end may be heard after its provider has told of that end."""
+        fleet = self._fleet
+        for record in tuple(fleet.ledger.records.values()):
+            if record.instance.cause is Cause.LOST and fleet.observation.cause(record.id) is Cause.TAKEN:
+                await fleet.see(record.id, Sight.NODE_LEFT, cause=Cause.TAKEN)
 
     async def _give_up_if_late(self, record: Record) -> None:
         """A machine whose node does not come costs money for nothing."""

@@ -98,6 +98,23 @@ async def test_the_nodes_own_word_of_a_notice_counts_before_any_list_has_it(tmp_
     assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.DRAINING, Cause.TAKEN)
 
 
+async def test_a_notice_counts_though_it_is_heard_of_after_the_end(tmp_path: Path) -> None:
+    parts = await working(tmp_path)
+    launch, machine = first(parts)
+    before = parts.run.report()
+    parts.cloud.end(machine, after_s=0.0)  # it ends itself as soon as its node has said goodbye
+    await parts.reconciler.sweep()
+    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.LOST)
+    nodes = [
+        replace(node, state=NodeState.GONE, cause=Cause.TAKEN) if node.facts.name == launch else node
+        for node in before.nodes
+    ]
+    parts.fleet.observation.take(replace(before, nodes=tuple(nodes)))
+    await parts.reconciler.observe()
+    assert (seen(parts, launch).state, seen(parts, launch).cause) == (InstanceState.GONE, Cause.TAKEN)
+    assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {Cause.TAKEN: 1}
+
+
 @pytest.mark.parametrize(
     ("told", "cause"), [(Cause.ORDERED, Cause.ORDERED), (Cause.TAKEN, Cause.TAKEN), (None, Cause.LOST)]
 )
