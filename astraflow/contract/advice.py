@@ -54,6 +54,8 @@ class Reason(Enum):
     """Replacements are up: what they replace may go."""
     TRIMMED = "trimmed"
     """The trainer waits although there seems to be enough: the demand is taken to be larger."""
+    GATED = "gated"
+    """The trainer waits while nodes stand at the staleness gate with empty slots: more of them do not help."""
     LAUNCHES_FAIL = "launches_fail"
     """Orders do not arrive in this pool: they go elsewhere for a while."""
     BOUND = "bound"
@@ -125,6 +127,11 @@ ADVICE_INPUTS = {
     "produced_per_usable": "groups produced for each one that its trainer can use",
     "wait_300_s": "share of the last 300 s for which its trainer waited",
     "wait_600_s": "the same, of 600 s",
+    "gate_closed": "share of the latest steps' time for which the staleness gate let nothing out",
+    "idle_slots": "of all nodes, empty on average in that time though their nodes asked for work",
+    "slots": "of all nodes, on average in that time",
+    "group_s": "from a group's issue to its last result, in that time",
+    "staleness_needed": "bound on staleness, in versions, with which groups that take so long keep its trainer busy",
     "node_groups_per_s": "what another node of this pool is expected to produce",
     "price_per_hour": "dollars for one node of this pool; 0 when unknown",
 }

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from astraflow.contract.ids import PolicyId
+from astraflow.scaling.gates import GateTotals, GateWindow
 from astraflow.scaling.scenario import TrainerScenario
+from astraflow.scaling.signals import GateSignals
 
 VERSIONS = 10
 
@@ -33,7 +36,11 @@ class Consumer:
     compute_s: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS))
     waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS))
     entered_at: deque[float] = field(default_factory=lambda: deque(maxlen=VERSIONS + 1))
-    _began_wait: float = 0.0
+    _closed_s: float = 0.0
+    _slot_s: float = 0.0
+    _idle_slot_s: float = 0.0
+    _out_group_s: float = 0.0
+    _gate: GateWindow = field(default_factory=GateWindow)
 
     def room(self) -> float:
         """Groups that may be in work now. Source: the staleness gate of AReaL, arXiv:2505.24298.
@@ -43,6 +50,31 @@ class Consumer:
         batch = self.config.batch_groups
         in_training = batch if self.is_computing else 0
         return max(0.0, (self.config.max_staleness + 1) * batch - in_training - self.buffered)
+
+    def let_out(self, slots: float, seconds: float) -> float:
+        """Share of the slots that is used for so long: the gate may leave less room than there are."""
+        busy = min(1.0, self.room() / slots) if slots > 0 else 0.0
+        self._slot_s += slots * seconds
+        self._idle_slot_s += (1 - busy) * slots * seconds
+        self._out_group_s += busy * slots * seconds
+        self._closed_s += seconds if busy < 1 else 0.0
+        return busy
+
+    def gate_signals(self, now: float, policy: PolicyId) -> GateSignals | None:
+        """What the gate kept from the nodes, as the rule takes it; to be asked once a tick."""
+        totals = GateTotals(
+            closed_s={policy: self._closed_s},
+            waited_s={policy: self.waited_until(now)},
+            idle_slot_s=self._idle_slot_s,
+            slot_s=self._slot_s,
+            out_group_s=self._out_group_s,
+            groups=self.produced,
+        )
+        self._gate.add(now, totals)
+        steps_s = sum(self.compute_s) + sum(self.waits_s)
+        return self._gate.signals(
+            {policy: self.config.max_staleness}, step_s=steps_s / len(self.compute_s) if self.compute_s else 0.0
+        )
 
     def take_in(self, groups: int) -> None:
         """Groups came back; some are filtered out."""

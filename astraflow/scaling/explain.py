@@ -3,7 +3,10 @@
 from astraflow.contract.advice import Cap, Mode, PoolAdvice, Reason
 from astraflow.contract.ids import NodeId
 from astraflow.scaling.balance import BAND_LOW, Balance
+from astraflow.scaling.demand import usual_compute_s
+from astraflow.scaling.gates import staleness_needed
 from astraflow.scaling.pools import Pool
+from astraflow.scaling.signals import GateSignals
 from astraflow.scaling.tick import Tick
 
 _SAID = {
@@ -26,6 +29,8 @@ _SAID = {
     Reason.RETIRING: "replacements are up, and what they replace may go",
     Reason.TRIMMED: "the trainer of {policy} waits {wait} of the time although capacity is {ratio} of its need, "
     "so more is taken to be needed",
+    Reason.GATED: "the trainer of {waiting} waits {gated_wait} of the time while {idle} of {slots} slots stand empty "
+    "at the staleness gate{gate}",
     Reason.LAUNCHES_FAIL: "orders do not arrive here and go elsewhere for a while",
     Reason.BOUND: "its bounds moved the target",
     Reason.PLAIN_RULE: "the trainer of {policy} waits {wait} of the time",
@@ -106,11 +111,38 @@ def _figures(tick: Tick) -> dict[str, str]:
         "band": f"{BAND_LOW:.2f} to {balance.band_high:.2f}" if balance else "",
         "policy": str(stream.policy) if stream else "no policy",
         "wait": f"{wait:.0%}",
+        **_gate_figures(tick.signals.gate, tick),
     }
 
 
+def _gate_figures(gate: GateSignals | None, tick: Tick) -> dict[str, str]:
+    if gate is None:
+        return {}
+    enough = f"max_staleness {_staleness_needed(gate, tick)} instead of {gate.max_staleness} would"
+    own = f": more nodes do not help, {enough} (a group is out for {gate.group_s:.3g} s)"
+    other = f" of {gate.policy}, whose trainer sets the pace of a flow they share: more nodes do not help"
+    return {
+        "waiting": str(gate.waiting),
+        "gated_wait": f"{gate.wait:.0%}",
+        "idle": f"{gate.idle_slots:.0f}",
+        "slots": f"{gate.slots:.0f}",
+        "gate": own if gate.is_own else other,
+    }
+
+
+def _staleness_needed(gate: GateSignals, tick: Tick) -> int:
+    """More than what was found to be too little."""
+    least = gate.max_staleness + 1
+    stream = next((one for one in tick.signals.streams if one.policy == gate.policy and one.compute_s), None)
+    if stream is None:
+        return least
+    step_s, _ = usual_compute_s(stream.compute_s)
+    needed = staleness_needed(group_s=gate.group_s, step_s=step_s, produced_per_usable=stream.produced_per_usable)
+    return max(least, needed)
+
+
 def _inputs(pool: Pool, tick: Tick) -> dict[str, float]:
-    inputs = {"price_per_hour": pool.price}
+    inputs = {"price_per_hour": pool.price, **_gate_inputs(tick)}
     if pool.rate > 0:
         inputs["node_groups_per_s"] = pool.rate
     balance = tick.balance
@@ -133,3 +165,13 @@ def _inputs(pool: Pool, tick: Tick) -> dict[str, float]:
         "wait_300_s": stream.wait_300_s,
         "wait_600_s": stream.wait_600_s,
     }
+
+
+def _gate_inputs(tick: Tick) -> dict[str, float]:
+    gate = tick.signals.gate
+    if gate is None:
+        return {}
+    inputs = {"gate_closed": gate.closed, "idle_slots": gate.idle_slots, "slots": gate.slots, "group_s": gate.group_s}
+    if tick.is_gated and gate.is_own:
+        inputs["staleness_needed"] = float(_staleness_needed(gate, tick))
+    return inputs

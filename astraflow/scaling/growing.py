@@ -18,8 +18,14 @@ AFTER_DOWN = 3.0
 
 
 def go_up(tick: Tick, balance: Balance) -> bool:
-    """Order what is missing, once that is confirmed. Returns whether anything was to be done or confirmed."""
+    """Order what is missing, once that is confirmed. Returns whether anything was to be done or confirmed.
+
+    Nothing is while nodes stand at the staleness gate with empty slots: others would stand beside them.
+    """
     options = tick.spec.options
+    if tick.is_gated:
+        tick.after = replace(tick.after, low_ticks=0)
+        return False
     wait = balance.demand.stream.wait_300_s
     noise = balance.noise * (AFTER_DOWN if tick.is_just_after(tick.before.downs) else 1.0)
     is_below = balance.ratio < BAND_LOW - noise

@@ -7,6 +7,7 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.scaling.gates import GateWatch, GateWindow
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
@@ -38,6 +39,8 @@ class Observer:
         )
         self._short: Window[Work] = Window(options.window_short_s)
         self._trainers: dict[PolicyId, TrainerWatch] = {}
+        self._gates = GateWatch()
+        self._gated = GateWindow()
         self._report: Report | None = None
         self._paused_at: float | None = None
         self._done: dict[str, float] = {}
@@ -55,6 +58,7 @@ class Observer:
             if watch is None:
                 watch = self._trainers[stream.policy] = TrainerWatch(last=stream, stepped_at=report.at)
             watch.observe(stream, at=report.at)
+        self._gates.observe(report)
         done = {str(node.id): max(0.0, node.counters.get("episodes_done", 0.0)) for node in report.nodes}
         self._produced += sum(max(0.0, value - self._done.get(node, 0.0)) for node, value in done.items())
         self._done = done
@@ -70,12 +74,17 @@ class Observer:
             raise ValueError("no report was observed yet")
         per_group = episodes_per_group(report)
         kinds, nodes = self._nodes(report, per_group)
+        self._gated.add(report.at, self._gates.totals({name: one.waited_s for name, one in self._trainers.items()}))
         return Signals(
             at=report.at,
             kinds=kinds,
             nodes=nodes,
             streams=tuple(
                 watch.signals(at=report.at, produced=self._produced / per_group) for watch in self._trainers.values()
+            ),
+            gate=self._gated.signals(
+                {stream.policy: stream.max_staleness for stream in report.streams},
+                step_s=max((watch.step_s for watch in self._trainers.values()), default=0.0),
             ),
             launches={pool: LaunchSignals(delays_s=tuple(delays)) for pool, delays in self._delays.items()},
             paused_s=None if self._paused_at is None else report.at - self._paused_at,

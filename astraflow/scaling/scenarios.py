@@ -73,6 +73,11 @@ _SCENARIOS: Mapping[str, dict[str, Any]] = {
         "pools": {"nodes": _pool(6)},
         "trainer": {"batch_groups": 16},
     },
+    "gated": _one(
+        "Episodes so long that the staleness bound, not the nodes, keeps the trainer waiting",
+        trainer={"max_staleness": 2},
+        slots=12,
+    ),
     # The scenarios below are about rules 10 to 13: what is not measured, caps, pools, the spot market.
     "silence": _one(
         "Twice the nodes that are needed, and for an hour 40 % of them say nothing",

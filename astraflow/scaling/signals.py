@@ -81,6 +81,37 @@ class StreamSignals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateSignals:
+    """What a staleness gate kept from the nodes over the latest steps, while a trainer waited."""
+
+    policy: PolicyId
+    """Whose gate it is: of the policy whose trainer waited longest, or of another one that it shares a flow with."""
+    waiting: PolicyId
+    """Whose trainer waited longest."""
+    closed: float
+    """Share of that time for which it let nothing out."""
+    wait: float
+    """Share of that time for which that trainer waited."""
+    idle_slots: float
+    """Of all nodes, empty on average though their nodes asked for work."""
+    slots: float
+    """Of all nodes that took work or asked for it, on average."""
+    group_s: float
+    """Mean time from a group's issue to its last result; 0 when none came back."""
+    max_staleness: int
+
+    @property
+    def is_own(self) -> bool:
+        """It is the bound of the policy itself that keeps its trainer waiting."""
+        return self.policy == self.waiting
+
+    @property
+    def idle_share(self) -> float:
+        """Of the slots."""
+        return self.idle_slots / self.slots if self.slots > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSignals:
     """How orders of one pool went lately."""
 
@@ -101,6 +132,8 @@ class Signals:
     kinds: tuple[NodeKind, ...] = ()
     nodes: NodeTable = field(default_factory=NodeTable)
     streams: tuple[StreamSignals, ...] = ()
+    gate: GateSignals | None = None
+    """None before two steps are measured."""
     launches: Mapping[PoolId, LaunchSignals] = field(default_factory=dict)
     paused_s: float | None = None
     """For how long nothing has been issued on somebody's word; None while it is."""
@@ -109,7 +142,8 @@ class Signals:
 
     def digest(self) -> str:
         """A short hash: equal for equal signals."""
-        rest = (self.at, self.kinds, self.streams, sorted(self.launches.items()), self.paused_s, self.dollars_today)
+        launches = sorted(self.launches.items())
+        rest = (self.at, self.kinds, self.streams, self.gate, launches, self.paused_s, self.dollars_today)
         made = hashlib.blake2b(repr(rest).encode(), digest_size=8)
         for one in fields(self.nodes):
             column = getattr(self.nodes, one.name)

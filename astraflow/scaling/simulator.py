@@ -107,7 +107,7 @@ class Simulation:
         before = consumer.buffered
         if self._paused_at is None:
             in_work = self._slots()
-            self.busy = min(1.0, consumer.room() / in_work) if in_work > 0 else 0.0
+            self.busy = consumer.let_out(in_work, STEP_S)
             consumer.take_in(world.work(self.busy, self._noise_of_all(), STEP_S) if ready else 0)
             consumer.advance(now, until, consumer.buffered - before)
         else:
@@ -252,6 +252,7 @@ class Simulation:
                 busy_short_s=busy_short,
             ),
             streams=(self._stream(now),),
+            gate=self.consumer.gate_signals(now, POLICY),
             launches={name: world.launches[pool].signals() for pool, (name, _) in enumerate(self._pools)},
             paused_s=None if self._paused_at is None else now - self._paused_at,
             dollars_today=self._dollars,

@@ -85,6 +85,8 @@ def _move(tick: Tick) -> None:
     )
     if tick.balance.ordered - tick.balance.ready > tick.balance.largest / 2:
         tick.after = replace(tick.after, pending_at=tick.at)
+    if tick.is_gated:
+        tick.reasons.append(Reason.GATED)
     retire_replaced(tick, tick.balance)
     if not (go_up(tick, tick.balance) or replace_nodes(tick, tick.balance) or go_down(tick, tick.balance)):
         trim_demand(tick, tick.balance)
@@ -142,6 +144,8 @@ def trim_demand(tick: Tick, balance: Balance) -> None:
     options, before, trim = tick.spec.options, tick.before, tick.before.trim
     wait = balance.demand.stream.wait_300_s
     # Only what was waited after the last node came says anything about the model.
+    if tick.is_gated:
+        wait = 0.0  # it says nothing of the demand
     is_quiet = tick.at - max(tick.after.acted_at, before.trimmed_at, tick.after.pending_at) >= SETTLE_S
     if is_quiet and wait > options.wait_high and balance.ratio >= BAND_LOW:
         trim = min(options.trim_max, trim * (1 + options.trim_gain * wait))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from astraflow.contract.advice import Cap, Reason
 from astraflow.scaling.balance import Balance
 from astraflow.scaling.capacity import Capacity
+from astraflow.scaling.gates import is_gated
 from astraflow.scaling.options import Spec
 from astraflow.scaling.pools import Pool
 from astraflow.scaling.signals import Signals
@@ -39,6 +40,11 @@ class Tick:
     def is_just_after(self, actions: tuple[float, ...]) -> bool:
         """Whether a move the other way would be a flap."""
         return any(self.at - action <= self.spec.options.action_window_s for action in actions)
+
+    @property
+    def is_gated(self) -> bool:
+        """A trainer waits, and more nodes would not help."""
+        return is_gated(self.signals.gate, wait_high=self.spec.options.wait_high)
 
     @property
     def smallest_rate(self) -> float:

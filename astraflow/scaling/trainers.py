@@ -54,9 +54,19 @@ class TrainerWatch:
             self.held_s = at - self.waiting_since
         self.last = stream
 
+    @property
+    def waited_s(self) -> float:
+        """In all, with a wait that goes on."""
+        return self.last.wait_s + self.held_s
+
+    @property
+    def step_s(self) -> float:
+        """Mean duration of its latest steps, with their waits; 0 before the first."""
+        return sum(step.compute_s + step.wait_s for step in self.steps) / len(self.steps) if self.steps else 0.0
+
     def signals(self, *, at: float, produced: float) -> StreamSignals:
         """As the sizer takes them. produced: groups' worth of episodes that nodes finished since the first report."""
-        stream, waited_s = self.last, self.last.wait_s + self.held_s
+        stream, waited_s = self.last, self.waited_s
         wasted = sum(stream.dropped.values())
         self.usable.add(at, (produced, float(stream.admitted - wasted)))
         self.waits_300.add(at, waited_s)

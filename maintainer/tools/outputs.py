@@ -27,7 +27,7 @@ FindingCode = Literal[
 ReasonName = Literal[
     "unmeasured", "switched_off", "stale_input", "paused", "idle", "inside_band", "confirming_up", "confirming_down",
     "below_band", "trainer_waits", "far_below", "above_band", "kept_to_carry", "replacing", "retiring", "trimmed",
-    "waited_lately", "launches_fail", "bound", "plain_rule",
+    "waited_lately", "gated", "launches_fail", "bound", "plain_rule",
 ]  # fmt: skip
 CapName = Literal[
     "kill_switch", "mode", "max_nodes", "dollars_per_hour", "dollars_per_day", "quota", "hold", "breaker",

@@ -55,6 +55,8 @@ class Phase:
     settled_wait: float = 0.0
     """The same, of the time after the pool was as large as it was to be: what is left is no lack of nodes."""
     steps: int = 0
+    said: str = ""
+    """The rule's sentence at its end."""
     settled_s: float = 0.0
     """Until as many nodes worked as the target of the phase's end."""
 
@@ -88,6 +90,7 @@ class Watch:
         phase.wait, phase.steps = _wait(before, report), report.streams[0].steps - before.streams[0].steps
         other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
+        phase.said = report.advice[0].sentence if report.advice else ""
         settled = next((seen for at_s, _, seen in looks if at_s > phase.settled_s), report)
         phase.settled_wait = _wait(settled, report)
         return phase
@@ -178,5 +181,8 @@ if __name__ == "__main__":
     arguments = _parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(measure(arguments, Path(folder)))
-    Console(width=150).print(_table(found))
+    console = Console(width=150)
+    console.print(_table(found))
+    for one in found:
+        console.print(f"{one.name}: {one.said}", highlight=False)
     sys.exit(0)

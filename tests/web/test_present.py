@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 
+from astraflow.contract.advice import Reason
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import NodeState, Report, StreamReport
 from tests import make
@@ -54,6 +55,16 @@ def test_the_verdict_follows_wait_and_gate(wait: float, room: int, headline: str
 
     assert (found.headline, found.tone) == (headline, tone)
     assert advice in found.note
+
+
+def test_the_verdict_says_that_more_nodes_do_not_help_where_the_staleness_gate_is_the_limit() -> None:
+    report, stream = with_stream(World().report(100), wait_fraction=0.15, issue_room=3)
+    gated = make.pool_advice(reasons=(Reason.GATED,), inputs={"staleness_needed": 4.0})
+
+    found = findings.verdict(dataclasses.replace(report, advice=(gated,)), stream)
+
+    assert "slots stand empty at the staleness gate, so more nodes would not help" in found.note
+    assert found.note.endswith("max_staleness 4 would let them run ahead")
 
 
 def test_the_verdict_names_what_keeps_rollouts_from_coming() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.advice import Reason
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
 from web.points import Point, PolicyPoint
@@ -144,7 +145,12 @@ def _fed(report: Report, stream: StreamReport) -> Finding:
         "bad": "The trainer waits for rollouts",
     }[tone]
     parts = [f"It waits {formats.percent(wait)} of each step"]
-    if stream.issue_room <= 0 and tone == "good":
+    gated = next((advice for advice in report.advice if Reason.GATED in advice.reasons), None)
+    if gated is not None and tone != "good":
+        parts.append("slots stand empty at the staleness gate, so more nodes would not help")
+        if enough := gated.inputs.get("staleness_needed"):
+            parts.append(f"max_staleness {formats.count(int(enough))} would let them run ahead")
+    elif stream.issue_room <= 0 and tone == "good":
         parts.append("nodes wait at the staleness gate, so more of them would not help")
     elif tone == "bad" and stream.issue_room > 0:
         parts.append("more rollout capacity would shorten every step")

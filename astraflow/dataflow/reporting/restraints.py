@@ -20,6 +20,7 @@ HOLDS = {
     Reason.STALE_INPUT: "measurements that are old",
     Reason.PAUSED: "the run's pause",
     Reason.LAUNCHES_FAIL: "orders that do not arrive",
+    Reason.GATED: "the staleness gate, at which nodes stand",
 }
 """Reasons for which the rule leaves a target as it is, whatever the demand."""
 
