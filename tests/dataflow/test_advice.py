@@ -78,6 +78,22 @@ async def test_what_holds_a_target_back_is_journaled_when_it_begins_and_when_it_
         assert "no more held back by the largest number of nodes, after 8 minutes; the target is 22" in told[1].message
 
 
+async def test_a_trainer_that_waits_at_the_staleness_gate_is_told_of_once_and_orders_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(), journal=journal, events=run.events)
+        for second in range(900):
+            report = course(second, nodes=22)
+            told = {"episodes_done": 0.2 * second, "busy_s": second / 2, "blocked_s": second / 2}
+            nodes = tuple(replace(node, counters=told) for node in report.nodes)
+            stream = replace(report.streams[0], issue_room=0)
+            advisor.observe(replace(report, nodes=nodes, streams=(stream,)))
+        (advice,) = advisor.latest
+        assert (advice.target, advice.reasons, advice.inputs["trim"]) == (22, (Reason.GATED,), 1.0)
+        (held,) = rules(run)
+        assert held.kind == "target_capped"
+        assert "stand empty at the staleness gate: more nodes do not help" in held.message
+
+
 def rules(run: Run) -> list[Event]:
     """What the rule has in the journal."""
     kinds = ("target_moved", "target_capped", "cap_ended")
