@@ -91,6 +91,7 @@ def test_bands_are_as_wide_as_what_goes_along_and_boxes_of_a_column_do_not_overl
     [
         ({}, "None: the staleness gate lets"),
         ({"issue_room": 0}, "The staleness gate is closed: what is out already fills the next 3 versions"),
+        ({"issue_room": 0, "is_waiting": True, "buffered": 3}, "closed although the trainer waits"),
         ({"is_waiting": True, "buffered": 3}, "the trainer waits for rollouts. The buffer has 3 of the 32 groups"),
     ],
 )

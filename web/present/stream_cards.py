@@ -65,7 +65,14 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
     if report.memory_bytes and report.held_bytes >= report.memory_bytes:
         held = f"{formats.size(report.held_bytes)} of {formats.size(report.memory_bytes)}"
         return f"Nothing is issued: results in memory have reached their bound ({held}).", "bad"
-    if stream.is_waiting and stream.buffered < stream.batch_groups:
+    is_short = stream.is_waiting and stream.buffered < stream.batch_groups
+    if is_short and stream.issue_room <= 0:
+        return (
+            "The staleness gate is closed although the trainer waits: what is out has yet to come back, and more nodes "
+            "would not bring it sooner.",
+            "bad",
+        )
+    if is_short:
         has = f"{formats.count(stream.buffered)} of the {formats.several(stream.batch_groups, 'group')}"
         return f"None, on the contrary: the trainer waits for rollouts. The buffer has {has} that a batch takes.", "bad"
     if stream.issue_room <= 0:
