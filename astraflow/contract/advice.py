@@ -55,7 +55,7 @@ class Reason(Enum):
     TRIMMED = "trimmed"
     """The trainer waits although there seems to be enough: the demand is taken to be larger."""
     GATED = "gated"
-    """The trainer waits while nodes stand at the staleness gate with empty slots: more of them do not help."""
+    """The trainer waits while nodes stand at the staleness gate with empty slots: more of them hardly help."""
     LAUNCHES_FAIL = "launches_fail"
     """Orders do not arrive in this pool: they go elsewhere for a while."""
     BOUND = "bound"

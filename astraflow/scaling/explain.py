@@ -119,8 +119,8 @@ def _gate_figures(gate: GateSignals | None, tick: Tick) -> dict[str, str]:
     if gate is None:
         return {}
     enough = f"max_staleness {_staleness_needed(gate, tick)} instead of {gate.max_staleness} would"
-    own = f": more nodes do not help, {enough} (a group is out for {gate.group_s:.3g} s)"
-    other = f" of {gate.policy}, whose trainer sets the pace of a flow they share: more nodes do not help"
+    own = f": more nodes hardly help, {enough} (a group is out for {gate.group_s:.3g} s)"
+    other = f" of {gate.policy}, whose trainer sets the pace of a flow they share: more nodes hardly help"
     return {
         "waiting": str(gate.waiting),
         "gated_wait": f"{gate.wait:.0%}",

@@ -142,10 +142,8 @@ def _follow_plain(tick: Tick, *, is_chosen: bool) -> None:
 def trim_demand(tick: Tick, balance: Balance) -> None:
     """The trainer waits although there seems to be enough: the model of its demand is wrong by about that much."""
     options, before, trim = tick.spec.options, tick.before, tick.before.trim
-    wait = balance.demand.stream.wait_300_s
-    # Only what was waited after the last node came says anything about the model.
-    if tick.is_gated:
-        wait = 0.0  # it says nothing of the demand
+    # A wait at the gate says nothing of the demand; nor does one before the last node came.
+    wait = 0.0 if tick.is_gated else balance.demand.stream.wait_300_s
     is_quiet = tick.at - max(tick.after.acted_at, before.trimmed_at, tick.after.pending_at) >= SETTLE_S
     if is_quiet and wait > options.wait_high and balance.ratio >= BAND_LOW:
         trim = min(options.trim_max, trim * (1 + options.trim_gain * wait))

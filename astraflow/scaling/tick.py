@@ -43,7 +43,7 @@ class Tick:
 
     @property
     def is_gated(self) -> bool:
-        """A trainer waits, and more nodes would not help."""
+        """A trainer waits, and more nodes would hardly help."""
         return is_gated(self.signals.gate, wait_high=self.spec.options.wait_high)
 
     @property

@@ -91,7 +91,7 @@ async def test_a_trainer_that_waits_at_the_staleness_gate_is_told_of_once_and_or
         assert (advice.target, advice.reasons, advice.inputs["trim"]) == (22, (Reason.GATED,), 1.0)
         (held,) = rules(run)
         assert held.kind == "target_capped"
-        assert "stand empty at the staleness gate: more nodes do not help" in held.message
+        assert "stand empty at the staleness gate: more nodes hardly help" in held.message
 
 
 def rules(run: Run) -> list[Event]:

@@ -53,7 +53,7 @@ def test_a_wait_at_the_gate_raises_no_demand_and_says_what_would_help() -> None:
     assert advice.inputs["staleness_needed"] == 4
     assert advice.sentence == (
         "gpu: stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots stand empty "
-        "at the staleness gate: more nodes do not help, max_staleness 4 instead of 2 would (a group is out for 200 s)."
+        "at the staleness gate: more nodes hardly help, max_staleness 4 instead of 2 would (a group is out for 200 s)."
     )
 
 
@@ -73,7 +73,7 @@ def test_a_trim_that_was_learned_at_the_gate_is_forgotten_little_by_little() -> 
 def test_the_gate_of_another_policy_is_named_and_no_bound_is_proposed() -> None:
     (advice,) = decided(nodes(23), 11, gate=gate(policy=VERIFIER)).advice
     assert (
-        "gate of verifier, whose trainer sets the pace of a flow they share: more nodes do not help" in advice.sentence
+        "gate of verifier, whose trainer sets the pace of a flow they share: more nodes hardly help" in advice.sentence
     )
     assert "staleness_needed" not in advice.inputs
 

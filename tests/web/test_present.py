@@ -63,7 +63,7 @@ def test_the_verdict_says_that_more_nodes_do_not_help_where_the_staleness_gate_i
 
     found = findings.verdict(dataclasses.replace(report, advice=(gated,)), stream)
 
-    assert "slots stand empty at the staleness gate, so more nodes would not help" in found.note
+    assert "slots stand empty at the staleness gate, so more nodes would hardly help" in found.note
     assert found.note.endswith("max_staleness 4 would let them run ahead")
 
 

@@ -147,7 +147,7 @@ def _fed(report: Report, stream: StreamReport) -> Finding:
     parts = [f"It waits {formats.percent(wait)} of each step"]
     gated = next((advice for advice in report.advice if Reason.GATED in advice.reasons), None)
     if gated is not None and tone != "good":
-        parts.append("slots stand empty at the staleness gate, so more nodes would not help")
+        parts.append("slots stand empty at the staleness gate, so more nodes would hardly help")
         if enough := gated.inputs.get("staleness_needed"):
             parts.append(f"max_staleness {formats.count(int(enough))} would let them run ahead")
     elif stream.issue_room <= 0 and tone == "good":
