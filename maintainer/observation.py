@@ -18,6 +18,8 @@ from maintainer.sight import Sight
 
 LEAST_NODES = 3
 """A median of fewer says nothing."""
+LEAST_OF_POOL = 2
+"""Nor that of a single node of a pool: it may have had luck."""
 
 _UNKNOWING = frozenset({Reason.UNMEASURED, Reason.SWITCHED_OFF, Reason.STALE_INPUT, Reason.PAUSED, Reason.IDLE})
 """Reasons under which the band is of no account."""
@@ -37,7 +39,7 @@ class SignalKind(Enum):
     PREEMPTION_WAVE = "preemption_wave"
     """Nodes go that nobody sent away: taken with their provider's notice, or lost. value: how many did lately."""
     STRAGGLER = "straggler"
-    """A node is much slower than its like. value: its share of their speed."""
+    """A node is much slower than its like where they do best. value: its share of their speed."""
     BLIND = "blind"
     """Dataflow says nothing new. value: seconds."""
 
@@ -120,18 +122,25 @@ def _smoothed(memory: Memory, sight: Sight, watch: WatchConfig) -> dict[str, flo
 def _slow(sight: Sight, speeds: Mapping[str, float], watch: WatchConfig) -> list[str]:
     """Nodes that are slower than their like; of idle nodes nothing is known."""
     nodes = {name: node for name, node in sight.nodes().items() if name in speeds}
-    middles = {kind: _middle(kind, nodes, speeds) for kind in {node.facts.hardware for node in nodes.values()}}
+    usual = {kind: usual_speed(kind, nodes, speeds) for kind in {node.facts.hardware for node in nodes.values()}}
     return [
         name
         for name, node in nodes.items()
-        if node.leased > 0 and speeds[name] < watch.straggler_speed * middles[node.facts.hardware]
+        if node.leased > 0 and speeds[name] < watch.straggler_speed * usual[node.facts.hardware]
     ]
 
 
-def _middle(hardware: str, nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
-    """Of a node's like, in whatever pool: only so is a whole region seen to be slow."""
-    found = [speeds[name] for name, node in nodes.items() if node.facts.hardware == hardware]
-    return median(found) if len(found) >= LEAST_NODES else 0.0
+def usual_speed(hardware: str, nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
+    """What nodes of this hardware do where they do best: the highest median of any pool, and of all; 0 if few tell.
+
+    So a whole region is seen to be slow, though most of all nodes are there and they are like each other.
+    """
+    alike = [name for name, node in nodes.items() if node.facts.hardware == hardware]
+    if len(alike) < LEAST_NODES:
+        return 0.0
+    pools = {nodes[name].facts.pool for name in alike}
+    groups = [alike, *([name for name in alike if nodes[name].facts.pool == pool] for pool in pools)]
+    return max(median(speeds[name] for name in group) for group in groups if len(group) >= LEAST_OF_POOL)
 
 
 def _of_pool(pool: Pool, sight: Sight, watch: WatchConfig) -> Iterator[Signal]:
@@ -162,9 +171,9 @@ def _of_report(pool: Pool, memory: Memory, sight: Sight, watch: WatchConfig) -> 
     for node, since in memory.slow_since.items():
         if nodes[node].facts.pool != name or sight.at - since < watch.straggler_s:
             continue
-        middle = _middle(nodes[node].facts.hardware, known, memory.speeds)
-        if middle > 0:
-            share = round(memory.speeds[node] / middle, 3)
+        usual = usual_speed(nodes[node].facts.hardware, known, memory.speeds)
+        if usual > 0:
+            share = round(memory.speeds[node] / usual, 3)
             yield Signal(kind=SignalKind.STRAGGLER, pool=name, subject=node, value=share)
 
 

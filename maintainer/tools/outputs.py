@@ -102,6 +102,11 @@ class PoolView(Typed):
     losses_1h: dict[DepartureName, int]
     """Nodes that worked and went without having been asked: taken by the provider with a notice, or lost."""
     stragglers: int
+    node_episodes_per_s: float | None
+    """What a node of it does, at the middle; null while none works."""
+    node_speed_share: float | None
+    """Of what nodes of the same hardware do in the pool where they do most; null while too few tell. The rule compares
+    nodes of one pool: where all of them are slow, only this shows it."""
     proposal_state: ProposalStateName
     """Of the latest plan of an agent that people had before them within the hour. waiting: plan nothing here."""
     proposal_target: int | None

@@ -1,13 +1,14 @@
 """Pools, in short and in detail."""
 
 from collections import Counter
+from statistics import median
 from typing import Any
 
 from astraflow.contract.fleet import Pool, Role
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import ProposalState
 from astraflow.contract.reports import NodeState
-from maintainer.observation import SignalKind, launch_failures
+from maintainer.observation import SignalKind, launch_failures, usual_speed
 from maintainer.sight import Sight
 from maintainer.texts import cause_of
 from maintainer.tools import outputs
@@ -55,6 +56,8 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         lost_nodes=sum(1 for one in moment.nodes.values() if one.facts.pool == spec.id and one.state is NodeState.LOST),
         losses_1h={cause.value: number for cause, number in pool.losses.items()},
         stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
+        node_episodes_per_s=figure(sight.median_speed(spec.id)),
+        node_speed_share=figure(_speed_share(sight, spec.id)),
         **_proposals(sight, spec.id),
         signals=sorted({signal.kind.value for signal in mine}),
     )
@@ -78,6 +81,18 @@ def pool_details(moment: Moment, pool: Pool) -> outputs.PoolDetails:
         node_speed_median=figure(sight.median_speed(spec.id)),
         last_change_age_s=figure(sight.at - pool.last_change_at if pool.last_change_at is not None else None),
     )
+
+
+def _speed_share(sight: Sight, pool: PoolId) -> float | None:
+    """Of its nodes in the middle, against where nodes of their hardware do best."""
+    working = {name: node for name, node in sight.nodes().items() if node.state is NodeState.READY}
+    speeds = {name: node.episodes_per_s for name, node in working.items()}
+    shares = []
+    for name, node in working.items():
+        usual = usual_speed(node.facts.hardware, working, speeds)
+        if node.facts.pool == pool and usual > 0:
+            shares.append(speeds[name] / usual)
+    return median(shares) if shares else None
 
 
 def _proposals(sight: Sight, pool: PoolId) -> dict[str, Any]:
