@@ -171,7 +171,7 @@ class NodeView(Typed):
     ready_age_s: float | None
     episodes_per_s: float
     relative_speed: float | None
-    """Over the median of its pool's nodes that work."""
+    """Over what nodes of its hardware do in the pool where they do most; null while too few tell."""
     silence_s: float | None
     """Since its last beat."""
     versions_behind: int

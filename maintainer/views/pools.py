@@ -8,7 +8,7 @@ from astraflow.contract.fleet import Pool, Role
 from astraflow.contract.ids import PoolId
 from astraflow.contract.maintenance import ProposalState
 from astraflow.contract.reports import NodeState
-from maintainer.observation import SignalKind, launch_failures, usual_speed
+from maintainer.observation import SignalKind, launch_failures
 from maintainer.sight import Sight
 from maintainer.texts import cause_of
 from maintainer.tools import outputs
@@ -57,7 +57,7 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         losses_1h={cause.value: number for cause, number in pool.losses.items()},
         stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
         node_episodes_per_s=figure(sight.median_speed(spec.id)),
-        node_speed_share=figure(_speed_share(sight, spec.id)),
+        node_speed_share=figure(_speed_share(moment, spec.id)),
         **_proposals(sight, spec.id),
         signals=sorted({signal.kind.value for signal in mine}),
     )
@@ -83,15 +83,10 @@ def pool_details(moment: Moment, pool: Pool) -> outputs.PoolDetails:
     )
 
 
-def _speed_share(sight: Sight, pool: PoolId) -> float | None:
-    """Of its nodes in the middle, against where nodes of their hardware do best."""
-    working = {name: node for name, node in sight.nodes().items() if node.state is NodeState.READY}
-    speeds = {name: node.episodes_per_s for name, node in working.items()}
-    shares = []
-    for name, node in working.items():
-        usual = usual_speed(node.facts.hardware, working, speeds)
-        if node.facts.pool == pool and usual > 0:
-            shares.append(speeds[name] / usual)
+def _speed_share(moment: Moment, pool: PoolId) -> float | None:
+    """Of its nodes that work, the one in the middle."""
+    found = [moment.speed_share(moment.nodes[name]) for name in moment.speeds if moment.nodes[name].facts.pool == pool]
+    shares = [share for share in found if share is not None]
     return median(shares) if shares else None
 
 

@@ -7,7 +7,7 @@ from astraflow.contract.fleet import FleetStatus, KillScope, Pool
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import NodeReport
 from maintainer.config import WatchConfig
-from maintainer.observation import Memory, SignalKind, observe, usual_speed
+from maintainer.observation import Memory, SignalKind, observe, usual_speeds
 from maintainer.sight import Sight
 from tests import make
 from tests.maintainer.fleet.parts import spec
@@ -93,4 +93,4 @@ def test_who_has_been_slow_for_a_moment_is_not_told() -> None:
 
 def test_two_nodes_say_nothing_of_what_is_usual() -> None:
     nodes = {one.facts.name: one for one in region("eu", 0.1, 1.0)}
-    assert usual_speed("a shelf", nodes, {name: one.episodes_per_s for name, one in nodes.items()}) == 0.0
+    assert usual_speeds(nodes, {name: one.episodes_per_s for name, one in nodes.items()}) == {}
