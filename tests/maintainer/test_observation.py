@@ -5,10 +5,15 @@ from dataclasses import replace
 
 from astraflow.contract.fleet import FleetStatus, KillScope, Pool
 from astraflow.contract.ids import PoolId
+from astraflow.contract.maintenance import MaintainerMode
 from astraflow.contract.reports import NodeReport
 from maintainer.config import WatchConfig
+from maintainer.names import Names
 from maintainer.observation import Memory, SignalKind, observe, usual_speeds
 from maintainer.sight import Sight
+from maintainer.tools.inputs import ReportInput
+from maintainer.views.moment import Moment
+from maintainer.views.reports import report_view
 from tests import make
 from tests.maintainer.fleet.parts import spec
 
@@ -94,3 +99,11 @@ def test_who_has_been_slow_for_a_moment_is_not_told() -> None:
 def test_two_nodes_say_nothing_of_what_is_usual() -> None:
     nodes = {one.facts.name: one for one in region("eu", 0.1, 1.0)}
     assert usual_speeds(nodes, {name: one.episodes_per_s for name, one in nodes.items()}) == {}
+
+
+def test_a_model_is_told_what_a_slow_region_does_against_where_its_like_do_best() -> None:
+    nodes = (*region("eu", 0.2, 0.25, 0.2, 0.2), *region("us", 1.0, 1.0), node("old-1", "old", 0.1, hardware="old"))
+    told = report_view(Moment(sight(1000.0, nodes), (), Names(b"key")), ReportInput(), mode=MaintainerMode.AUTO)
+    shares = {pool.pool: (pool.node_episodes_per_s, pool.node_speed_share) for pool in told.pools}
+    expected = {"eu": (0.2, 0.2), "us": (1.0, 1.0), "old": (0.1, None)}
+    assert shares == {Names(b"key").token("pool", name): share for name, share in expected.items()}
