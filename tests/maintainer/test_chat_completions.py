@@ -125,7 +125,7 @@ async def test_an_answer_that_did_not_come_to_its_end_is_none(
             'half a{"po',
         ),
         (lambda: completion({"content": None, "refusal": "I will not"}), "I will not"),
-        (lambda: httpx2.Response(200, content="<html>caf\u00e9".encode()), "<html>caf\u00e9"),
+        (lambda: httpx2.Response(200, content="<html>\u00e9t\u00e9".encode()), "<html>\u00e9t\u00e9"),
         (lambda: httpx2.Response(200, content=b'{"choices": []}' + b"x" * 2 * MOST_HEARD), None),
         (lambda: httpx2.Response(503, content=b"come back later"), ""),
     ],

@@ -9,7 +9,7 @@ from astraflow.contract.maintenance import MaintainerMode
 from astraflow.contract.reports import NodeReport
 from maintainer.config import WatchConfig
 from maintainer.names import Names
-from maintainer.observation import Memory, SignalKind, observe, usual_speeds
+from maintainer.observation import Memory, Signal, SignalKind, observe, usual_speeds
 from maintainer.sight import Sight
 from maintainer.tools.inputs import ReportInput
 from maintainer.views.moment import Moment
@@ -63,9 +63,9 @@ def sight(at: float, nodes: tuple[NodeReport, ...]) -> Sight:
 
 def stragglers(nodes: tuple[NodeReport, ...], *, for_s: float = 2 * WATCH.straggler_s) -> Mapping[str, float]:
     """Those that are told after so long, and their shares."""
-    memory, signals = Memory(), ()
+    memory, signals = Memory(), tuple[Signal, ...]()
     for step in range(int(for_s / STEP_S) + 1):
-        memory, signals = observe(memory, sight(1000.0 + step * STEP_S, nodes), WATCH)  # type: ignore[assignment]  # any number
+        memory, signals = observe(memory, sight(1000.0 + step * STEP_S, nodes), WATCH)
     return {one.subject: one.value for one in signals if one.kind is SignalKind.STRAGGLER}
 
 
