@@ -25,9 +25,9 @@ MOST_AWAY = 2
 """Nodes from the rule's target, without a person."""
 WARM_STEPS = 5
 CULLED_S = 15.0
-WATCHED_S = 40.0
-LEAST_SAVED = 0.1
-"""Of the time, which is a third of what was measured."""
+WATCHED_S = 60.0
+LEAST_SAVED = 0.03
+"""Of the time, which is a part of what was measured."""
 LEAVING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
 
 
