@@ -26,8 +26,8 @@ MOST_AWAY = 2
 WARM_STEPS = 5
 CULLED_S = 15.0
 WATCHED_S = 60.0
-LEAST_SAVED = 0.03
-"""Of the time, which is a part of what was measured."""
+LEAST_SAVED = 0.05
+"""Of the time, which is a third of the least that was measured."""
 LEAVING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
 
 
