@@ -18,7 +18,7 @@ from tests.system.processes import assert_balanced
 from tests.system.regions import EU, US, Regions, eventually
 from tests.system.throttled import BEGINS_WITH, MOST, PACE, USD_PER_HOUR_MAX, running_throttled
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(480)]
 
 AGENT = "maintainer"
 MOST_AWAY = 2
@@ -73,7 +73,7 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
         assert_balanced(await regions.run.steps_more(2))
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
     """The rule stands at its cap; by how much less is the benchmark's to say."""
     found = {}
