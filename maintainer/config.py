@@ -56,7 +56,7 @@ class WatchConfig(Config):
     window_s: float = Field(default=900.0, gt=0)
     """How long failures and losses are remembered."""
     straggler_speed: float = Field(default=0.5, gt=0, lt=1)
-    """A node slower than this share of its pool's median"""
+    """A node slower than this share of what nodes of its hardware do in the pool where they do best"""
     straggler_s: float = Field(default=300.0, gt=0)
     """for so long is an event."""
     smoothing_s: float = Field(default=60.0, gt=0)

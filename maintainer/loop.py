@@ -186,7 +186,8 @@ class Maintainer:
         if not self._ear.may_act:
             is_killed = not self._ear.orders.may_act
             self._wakes.state = MaintainerState.STOPPED if is_killed else MaintainerState.SLEEPING
-            if is_killed and self._ear.mode is not MaintainerMode.OFF:
+            is_off = self._ear.mode is MaintainerMode.OFF
+            if self._recorder.unsettled.is_open if is_off else is_killed:
                 await self._only_settled()
             return
         if self._ear.is_deaf:
@@ -205,7 +206,7 @@ class Maintainer:
             self._wakes.rest()
 
     async def _only_settled(self) -> None:
-        """While it is stopped: what was done before is looked at again, and nothing is begun."""
+        """While it is stopped or off: what was begun before is followed to its end, and nothing is begun."""
         if self._ear.is_deaf:
             return
         try:

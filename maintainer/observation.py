@@ -4,6 +4,7 @@ A signal stands as long as its cause does. One that is new is an event, and wake
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,6 +19,8 @@ from maintainer.sight import Sight
 
 LEAST_NODES = 3
 """A median of fewer says nothing."""
+LEAST_OF_POOL = 2
+"""Nor that of a single node of a pool: it may have had luck."""
 
 _UNKNOWING = frozenset({Reason.UNMEASURED, Reason.SWITCHED_OFF, Reason.STALE_INPUT, Reason.PAUSED, Reason.IDLE})
 """Reasons under which the band is of no account."""
@@ -37,7 +40,7 @@ class SignalKind(Enum):
     PREEMPTION_WAVE = "preemption_wave"
     """Nodes go that nobody sent away: taken with their provider's notice, or lost. value: how many did lately."""
     STRAGGLER = "straggler"
-    """A node is much slower than its like. value: its share of their speed."""
+    """A node is much slower than its like where they do best. value: its share of their speed."""
     BLIND = "blind"
     """Dataflow says nothing new. value: seconds."""
 
@@ -120,18 +123,35 @@ def _smoothed(memory: Memory, sight: Sight, watch: WatchConfig) -> dict[str, flo
 def _slow(sight: Sight, speeds: Mapping[str, float], watch: WatchConfig) -> list[str]:
     """Nodes that are slower than their like; of idle nodes nothing is known."""
     nodes = {name: node for name, node in sight.nodes().items() if name in speeds}
-    middles = {kind: _middle(kind, nodes, speeds) for kind in {node.facts.hardware for node in nodes.values()}}
+    usual = usual_speeds(nodes, speeds)
     return [
         name
         for name, node in nodes.items()
-        if node.leased > 0 and speeds[name] < watch.straggler_speed * middles[node.facts.hardware]
+        if node.leased > 0 and speeds[name] < watch.straggler_speed * usual.get(node.facts.hardware, 0.0)
     ]
 
 
-def _middle(hardware: str, nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
-    """Of a node's like, in whatever pool: only so is a whole region seen to be slow."""
-    found = [speeds[name] for name, node in nodes.items() if node.facts.hardware == hardware]
-    return median(found) if len(found) >= LEAST_NODES else 0.0
+def usual_speeds(nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> dict[str, float]:
+    """What nodes do where they do best, by hardware: the highest median of any pool, and of all; none if few tell.
+
+    So a whole region is seen to be slow, though most of all nodes are there and they are like each other.
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, node in nodes.items():
+        alike[node.facts.hardware].append(name)
+    return {
+        hardware: _highest_median(names, nodes, speeds)
+        for hardware, names in alike.items()
+        if len(names) >= LEAST_NODES
+    }
+
+
+def _highest_median(names: list[str], nodes: Mapping[str, NodeReport], speeds: Mapping[str, float]) -> float:
+    by_pool: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        by_pool[nodes[name].facts.pool].append(name)
+    groups = [names, *(group for group in by_pool.values() if len(group) >= LEAST_OF_POOL)]
+    return max(median(speeds[name] for name in group) for group in groups)
 
 
 def _of_pool(pool: Pool, sight: Sight, watch: WatchConfig) -> Iterator[Signal]:
@@ -158,13 +178,13 @@ def _of_report(pool: Pool, memory: Memory, sight: Sight, watch: WatchConfig) -> 
     if caps:
         yield Signal(kind=SignalKind.CAP_HIT, pool=name, subject=",".join(caps), value=float(len(caps)))
     nodes = sight.nodes()
-    known = {key: nodes[key] for key in memory.speeds if key in nodes}
+    usual = usual_speeds({key: nodes[key] for key in memory.speeds if key in nodes}, memory.speeds)
     for node, since in memory.slow_since.items():
         if nodes[node].facts.pool != name or sight.at - since < watch.straggler_s:
             continue
-        middle = _middle(nodes[node].facts.hardware, known, memory.speeds)
-        if middle > 0:
-            share = round(memory.speeds[node] / middle, 3)
+        best = usual.get(nodes[node].facts.hardware, 0.0)
+        if best > 0:
+            share = round(memory.speeds[node] / best, 3)
             yield Signal(kind=SignalKind.STRAGGLER, pool=name, subject=node, value=share)
 
 

@@ -30,7 +30,10 @@ name nodes instead.
 3. Apply what was allowed, once. `proposed` means that a person decides: do not try again. `refused` or an error means \
 no: do not try again, and do not look for a way around it. What people made of the latest proposal for a pool is its \
 `proposal_state`: while it is `waiting` plan nothing there; what they rejected, and more of it, is refused for an hour.
-4. Retire single nodes only when you have seen that they are slow, lost or failed. Prefer few, small changes.
+4. Retire single nodes only when you have seen that they are slow, lost or failed. Prefer few, small changes. The rule \
+compares nodes of one pool: where all of them are slow (`node_speed_share`) it sees nothing wrong with them, and at a \
+cap they keep the room that better ones need. What you retire by name is ordered again there, or in another pool when \
+launches fail there: retire more when that has come.
 5. Hold a pool when taking nodes away would be wrong for a while. Escalate what only people can do: quota, images, \
 credentials, prices.
 6. End with a note of at most three sentences: what is the matter, what you did, what to watch. Cite only figures that \

@@ -52,6 +52,11 @@ class Unsettled:
         for entry in entries:
             self.seen(entry)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is to be looked at again, or waits for people."""
+        return bool(self.applied or self.proposed)
+
     def seen(self, entry: TranscriptEntry) -> None:
         """One more."""
         match entry.kind:

@@ -124,6 +124,10 @@ class Heard:
         self.characters += len(text)
         self.text += text[: max(0, MOST_HEARD - len(self.text))]
 
+    def settle(self, text: str) -> None:
+        """The answer has come: the model wrote this, and the rest was what it came in."""
+        self.characters, self.text = len(text), text[:MOST_HEARD]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

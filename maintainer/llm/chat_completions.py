@@ -1,5 +1,6 @@
 """Models behind any endpoint that speaks chat completions with tools: one of your own, as vLLM or SGLang serve them."""
 
+import codecs
 import json
 import os
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import Config
-from maintainer.llm.base import Failure, Message, ModelFailed, Reply, Request, Said, ToolCall, ToolReply, Usage
+from maintainer.llm.base import Failure, Heard, Message, ModelFailed, Reply, Request, Said, ToolCall, ToolReply, Usage
 from maintainer.llm.models import Prices, models
 
 _FAILURES = {
@@ -70,12 +71,16 @@ class ChatCompletions:
     async def reply(self, request: Request) -> Reply:
         """One turn. Raises: ModelFailed."""
         try:
-            response = await self._client.post(
+            async with self._client.stream(
+                "POST",
                 f"{self._options.base_url.rstrip('/')}/chat/completions",
                 json=self._asked(request),
                 headers=self._headers,
                 timeout=httpx2.Timeout(request.timeout_s, connect=min(self._options.connect_s, request.timeout_s)),
-            )
+            ) as response:
+                if response.status_code != 200:
+                    raise _of_status(response)
+                content = await _listened(response, request.heard)
         except httpx2.TimeoutException:
             raise ModelFailed(Failure.TIMEOUT, "the model's endpoint did not answer in time") from None
         except (httpx2.RemoteProtocolError, httpx2.ReadError):
@@ -83,11 +88,7 @@ class ChatCompletions:
         except httpx2.HTTPError as problem:
             reason = f"the model's endpoint cannot be reached: {type(problem).__name__}"
             raise ModelFailed(Failure.CONNECTION, reason) from None
-        if response.status_code != 200:
-            raise _of_status(response)
-        if len(response.content) > MOST_BYTES:
-            raise ModelFailed(Failure.GARBAGE, f"the answer has {len(response.content)} bytes")
-        return self._read(response.content)
+        return self._read(content, request.heard)
 
     def usd(self, usage: Usage) -> float:
         """What that cost."""
@@ -123,15 +124,16 @@ class ChatCompletions:
             **({"parallel_tool_calls": False} if self._options.single_calls else {}),
         }
 
-    def _read(self, content: bytes) -> Reply:
+    def _read(self, content: bytes, heard: Heard) -> Reply:
         """Raises: ModelFailed for what is no answer."""
         try:
             said = json.loads(content)
             choice = said["choices"][0]
             message, ending = choice["message"], choice.get("finish_reason")
-            usage = _usage(said.get("usage") or {})
+            usage = heard.usage = _usage(said.get("usage") or {})
             calls = tuple(_call(call) for call in message.get("tool_calls") or ())
             text = message.get("content") or ""
+            heard.settle(_written(message))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise ModelFailed(Failure.GARBAGE, "the answer is no chat completion") from None
         failure = self._failure(message, ending)
@@ -149,6 +151,17 @@ class ChatCompletions:
         if ending is None:
             return ModelFailed(Failure.DROPPED, "the answer stopped before its end")
         return None
+
+
+async def _listened(response: httpx2.Response, heard: Heard) -> bytes:
+    """An answer, piece by piece: what came before it broke off is heard. Raises: ModelFailed for one without end."""
+    content, decoder = bytearray(), codecs.getincrementaldecoder("utf-8")(errors="replace")
+    async for piece in response.aiter_bytes():
+        content += piece
+        heard.add(decoder.decode(piece))
+        if len(content) > MOST_BYTES:
+            raise ModelFailed(Failure.GARBAGE, f"the answer has more than {MOST_BYTES} bytes")
+    return bytes(content)
 
 
 def _messages(message: Message) -> list[dict[str, Any]]:
@@ -183,6 +196,13 @@ def _call(call: dict[str, Any]) -> ToolCall:
         name=str(function["name"]),
         arguments=arguments if isinstance(arguments, dict) else None,
     )
+
+
+def _written(message: dict[str, Any]) -> str:
+    """All that the model wrote, of whatever kind."""
+    texts = [message.get(name) for name in ("reasoning_content", "content", "refusal")]
+    arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    return "".join(text for text in (*texts, *arguments) if isinstance(text, str))
 
 
 def _usage(said: dict[str, Any]) -> Usage:

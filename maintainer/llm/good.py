@@ -173,9 +173,10 @@ def _is_alike(one: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
 def _retired(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
     """Slow nodes go when they have been looked at, are not the last, and the rule does not see to it by itself."""
     pool = talk.pool(signal["pool"])
-    if pool is None or pool["nodes"].get("ready", 0) <= MOST_MOVED or not _waits(talk) or _is_before_people(pool):
+    if pool is None or not _waits(talk) or _is_before_people(pool):
         return None
-    if {"replacing", "retiring"} & set(pool["rule_reasons"]):
+    most = _most_retired(pool)
+    if most < 1 or {"replacing", "retiring"} & set(pool["rule_reasons"]):
         return None
     looked = talk.made("fleet_nodes")
     if not looked:
@@ -185,7 +186,14 @@ def _retired(talk: Talk, signal: Mapping[str, Any]) -> Step | None:
     if not slow or signal["pool"] in planned:
         return None
     reason = f"{signal['node']} does {signal['value']:g} of what its like do"
-    return talk.call("fleet_plan", pool=signal["pool"], target=None, retire=slow[:MOST_MOVED], reason=reason)
+    return talk.call("fleet_plan", pool=signal["pool"], target=None, retire=slow[:most], reason=reason)
+
+
+def _most_retired(pool: Mapping[str, Any]) -> int:
+    """Nodes that may go without a person: one that works stays, and what went before is to be replaced first."""
+    there = _there(pool)
+    rule = pool["rule_target"] if pool["rule_target"] is not None else there
+    return int(min(MOST_MOVED, pool["nodes"].get("ready", 0) - 1, there - pool["min_nodes"], there + MOST_MOVED - rule))
 
 
 def _told(talk: Talk, signal: Mapping[str, Any]) -> Step | None:

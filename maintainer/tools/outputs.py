@@ -102,6 +102,11 @@ class PoolView(Typed):
     losses_1h: dict[DepartureName, int]
     """Nodes that worked and went without having been asked: taken by the provider with a notice, or lost."""
     stragglers: int
+    node_episodes_per_s: float | None
+    """What a node of it does, at the middle; null while none works."""
+    node_speed_share: float | None
+    """Of what nodes of the same hardware do in the pool where they do most; null while too few tell. The rule compares
+    nodes of one pool: where all of them are slow, only this shows it."""
     proposal_state: ProposalStateName
     """Of the latest plan of an agent that people had before them within the hour. waiting: plan nothing here."""
     proposal_target: int | None
@@ -166,7 +171,7 @@ class NodeView(Typed):
     ready_age_s: float | None
     episodes_per_s: float
     relative_speed: float | None
-    """Over the median of its pool's nodes that work."""
+    """Over what nodes of its hardware do in the pool where they do most; null while too few tell."""
     silence_s: float | None
     """Since its last beat."""
     versions_behind: int

@@ -23,7 +23,7 @@ _ALL = (
     _read(
         "fleet_nodes",
         "Nodes",
-        "Nodes of a pool or of all, filtered and sorted: state, speed against the median of the pool, price, silence. "
+        "Nodes of a pool or of all, filtered and sorted: state, speed against their like, price, silence. "
         "Use it to find which nodes are slow, silent or failed before you plan to retire any.",
         inputs.NodesInput,
         outputs.NodesOutput,

@@ -32,7 +32,6 @@ def nodes_view(moment: Moment, asked: NodesInput) -> outputs.NodesOutput:
 def node_view(moment: Moment, instance: Instance) -> outputs.NodeView:
     """One node."""
     at, names, seen = moment.sight.at, moment.names, moment.node(instance)
-    middle = moment.sight.median_speed(instance.pool)
     speed = seen.episodes_per_s if seen is not None else 0.0
     report = moment.sight.report
     return outputs.NodeView(
@@ -47,7 +46,7 @@ def node_view(moment: Moment, instance: Instance) -> outputs.NodeView:
         age_s=rounded(at - instance.intended_at),
         ready_age_s=figure(at - instance.ready_at if instance.ready_at is not None else None),
         episodes_per_s=rounded(speed),
-        relative_speed=rounded(speed / middle) if middle else None,
+        relative_speed=figure(moment.speed_share(seen) if seen is not None else None),
         silence_s=figure(seen.beat_age_s if seen is not None else None),
         versions_behind=max(report.lag(seen).values(), default=0) if report is not None and seen is not None else 0,
         lease_expiries=seen.lease_expiries if seen is not None else 0,

@@ -1,6 +1,7 @@
 """Pools, in short and in detail."""
 
 from collections import Counter
+from statistics import median
 from typing import Any
 
 from astraflow.contract.fleet import Pool, Role
@@ -55,6 +56,8 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         lost_nodes=sum(1 for one in moment.nodes.values() if one.facts.pool == spec.id and one.state is NodeState.LOST),
         losses_1h={cause.value: number for cause, number in pool.losses.items()},
         stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
+        node_episodes_per_s=figure(sight.median_speed(spec.id)),
+        node_speed_share=figure(_speed_share(moment, spec.id)),
         **_proposals(sight, spec.id),
         signals=sorted({signal.kind.value for signal in mine}),
     )
@@ -78,6 +81,13 @@ def pool_details(moment: Moment, pool: Pool) -> outputs.PoolDetails:
         node_speed_median=figure(sight.median_speed(spec.id)),
         last_change_age_s=figure(sight.at - pool.last_change_at if pool.last_change_at is not None else None),
     )
+
+
+def _speed_share(moment: Moment, pool: PoolId) -> float | None:
+    """Of its nodes that work, the one in the middle."""
+    found = [moment.speed_share(moment.nodes[name]) for name in moment.speeds if moment.nodes[name].facts.pool == pool]
+    shares = [share for share in found if share is not None]
+    return median(shares) if shares else None
 
 
 def _proposals(sight: Sight, pool: PoolId) -> dict[str, Any]:

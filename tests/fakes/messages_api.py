@@ -111,6 +111,27 @@ def flooding(talk: Talk) -> list[Step]:
     return [tricks[number % len(tricks)]]
 
 
+def culling(talk: Talk) -> list[Step]:
+    """The fastest nodes of every pool by name, all of them at once, the last one, and the rest of the budget spent."""
+    pools, number = talk.report["pools"], len(talk.calls)
+    pool = pools[(number // 3) % len(pools)]
+    seen = talk.made("fleet_nodes")
+    plans = [plan["plan_id"] for _, plan in talk.made("fleet_plan") if "plan_id" in plan]
+    match number % 3:
+        case 0:
+            return [talk.call("fleet_nodes", pool=pool["pool"], filter="ready", sort="speed", limit=50)]
+        case 1:
+            nodes = [node["node"] for node in seen[-1][1].get("nodes", ())]
+            most = (2, len(nodes), 1)[(number // 3) % 3]
+            retire = nodes[::-1][:most] or ["node-deadbeef"]
+            return [
+                talk.call("fleet_plan", pool=pool["pool"], target=None, retire=retire, reason="they are in the way")
+            ]
+        case _:
+            plan = plans[-1] if plans else "01J00000000000000000000000"
+            return [talk.call("fleet_apply", plan_id=plan, idempotency_key=f"cull-{number}")]
+
+
 @asynccontextmanager
 async def serving_messages() -> AsyncIterator[FakeMessagesApi]:
     """Serve on a free port until the block ends."""

@@ -130,6 +130,31 @@ async def test_an_approved_proposal_is_noted_and_looked_at_again(tmp_path: Path)
         }
 
 
+@pytest.mark.parametrize("is_approved", [True, False])
+async def test_what_people_make_of_an_old_proposal_is_followed_though_it_is_off(
+    tmp_path: Path, is_approved: bool
+) -> None:
+    model = Planner(6)
+    async with at_work(tmp_path, model, "propose") as here:
+        await here.pass_time(110.0)
+        plan = await waiting(here)
+        await here.mode(MaintainerMode.OFF)
+        asked = len(here.entries("request"))
+        if is_approved:
+            await here.parts.desk.apply(plan, key="yes", approver=OTTO)
+        else:
+            await here.parts.proposals.reject(plan, actor=OTTO, key="no", reason="not now")
+        here.dataflow.advice = (advice(present=6, target=6, low=5.0, high=8.0),)
+        await here.pass_time(190.0)
+        [decided] = here.entries("proposal")
+        assert decided.body["state"] == ("approved" if is_approved else "rejected")
+        assert [entry.body["is_reached"] for entry in here.entries("verify")] == [True] * is_approved
+        notes = [note.message for note in await here.journal("note")]
+        assert f"from 4 to 6 nodes was {'approved' if is_approved else 'rejected'} by otto" in notes[1]
+        assert len(here.entries("request")) == asked, "no model is asked"
+        assert here.maintainer.status().state is MaintainerState.SLEEPING
+
+
 async def test_an_approved_change_that_does_not_come_off_is_told_to_the_model(tmp_path: Path) -> None:
     model = Planner(6)
     async with at_work(tmp_path, model, "propose") as here:

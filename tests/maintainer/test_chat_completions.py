@@ -1,8 +1,10 @@
 """The adapter of endpoints that speak chat completions: over a scripted transport, and a maintainer over HTTP."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,19 @@ import httpx2
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from maintainer.llm.base import Failure, Message, ModelFailed, Request, Said, ToolCall, ToolReply, Usage
-from maintainer.llm.chat_completions import ChatCompletions, ChatCompletionsOptions
+from maintainer.llm.base import (
+    MOST_HEARD,
+    Failure,
+    Heard,
+    Message,
+    ModelFailed,
+    Request,
+    Said,
+    ToolCall,
+    ToolReply,
+    Usage,
+)
+from maintainer.llm.chat_completions import MOST_BYTES, ChatCompletions, ChatCompletionsOptions
 from maintainer.llm.talk import Step, Talk
 from maintainer.prompt import SPECS, SYSTEM
 from tests.fakes.chat_completions import KEY, NEWER, WORDS, FakeChatCompletions, serving_completions
@@ -102,6 +115,66 @@ async def test_an_answer_that_did_not_come_to_its_end_is_none(
 ) -> None:
     problem = await failure(lambda _: completion(message, ending))
     assert (problem.failure, problem.usage) == (expected, Usage(input=100, output=20, cache_read=300))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            lambda: completion({"content": "half a"} | {"tool_calls": tool('{"po')["tool_calls"]}, "length"),
+            'half a{"po',
+        ),
+        (lambda: completion({"content": None, "refusal": "I will not"}), "I will not"),
+        (lambda: httpx2.Response(200, content="<html>\u00e9t\u00e9".encode()), "<html>\u00e9t\u00e9"),
+        (lambda: httpx2.Response(200, content=b'{"choices": []}' + b"x" * 2 * MOST_HEARD), None),
+        (lambda: httpx2.Response(503, content=b"come back later"), ""),
+    ],
+)
+async def test_what_came_of_an_answer_that_is_none_is_kept(
+    answer: Callable[[], httpx2.Response], said: str | None
+) -> None:
+    sent, asked = replace(REQUEST, heard=Heard()), model(lambda _: answer())
+    with pytest.raises(ModelFailed):
+        await asked.reply(sent)
+    await asked.close()
+    assert sent.heard.text == (said if said is not None else ('{"choices": []}' + "x" * MOST_HEARD)[:MOST_HEARD])
+
+
+@pytest.mark.parametrize("ending", ["breaks off", "is cut"])
+async def test_what_was_heard_is_there_when_an_answer_breaks_off_or_its_turn_is_cut(ending: str) -> None:
+    half = completion({"content": "so far"}).content[:60]
+
+    class Half(httpx2.AsyncByteStream):
+        """The beginning of an answer."""
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield half
+            if ending == "breaks off":
+                raise httpx2.ReadError("gone")
+            await asyncio.Event().wait()
+
+        async def aclose(self) -> None:
+            return None
+
+    sent, asked = replace(REQUEST, heard=Heard()), model(lambda _: httpx2.Response(200, stream=Half()))
+    replying = asyncio.create_task(asked.reply(sent))
+    for _ in range(1000):
+        if sent.heard.text:
+            break
+        await asyncio.sleep(0.01)
+    if ending == "is cut":
+        replying.cancel()
+    with pytest.raises((ModelFailed, asyncio.CancelledError)) as caught:
+        await replying
+    await asked.close()
+    assert isinstance(caught.value, asyncio.CancelledError) == (ending == "is cut")
+    assert sent.heard.text == half.decode()
+    assert sent.heard.usage is None
+
+
+async def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    problem = await failure(lambda _: httpx2.Response(200, content=b"x" * (MOST_BYTES + 1)))
+    assert (problem.failure, "more than" in str(problem)) == (Failure.GARBAGE, True)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,29 @@ async def test_under_load_requests_slow_each_other_down() -> None:
     await clock.pass_time(0.1)
 
     assert [len(task.result().tokens) for task in tasks] == [11, 11, 11]
+
+
+@pytest.mark.anyio
+async def test_a_machine_gets_slow_when_its_file_says_so_and_fast_again(tmp_path: Path) -> None:
+    clock, file = ManualClock(), tmp_path / "pace"
+    ready = await engine(clock, pace_file=str(file))
+    for pace, took_s in ((None, 2.0), ("0.25\n", 8.0), ("1", 2.0)):
+        if pace is not None:
+            file.write_text(pace)
+        task = asyncio.create_task(request(ready))
+        await clock.pass_time(took_s - 0.05)
+        assert not task.done()
+        await clock.pass_time(0.1)
+        assert len(task.result().tokens) == 11
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("said", ["slow", "0", "-1", "nan", "inf"])
+async def test_a_file_that_says_no_pace_is_told(tmp_path: Path, said: str) -> None:
+    file = tmp_path / "pace"
+    file.write_text(said)
+    with pytest.raises(InvalidInput, match="write a factor above 0"):
+        await request(await engine(pace_file=str(file)))
 
 
 @pytest.mark.anyio

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from astraflow.contract.fleet import KillScope
 from astraflow.contract.maintenance import MaintainerMode, MaintainerState, Proposal
 from tests.fakes.messages_api import watchful
 from tests.fakes.web import running_web
+from tests.system import throttled
 from tests.system.processes import PATIENCE_S
 from tests.system.regions import EU, US, Regions, eventually, running_regions
 
-FAILS, DRAGS = "fails", "drags"
-WARM_STEPS = 25
+FAILS, THROTTLED, CROWDED = "fails", "throttled", "crowded"
+"""Its nodes are gone and none boots; they do a fifth; they do a fifth and no other is let out."""
+WARM_STEPS = {FAILS: 25, THROTTLED: 10, CROWDED: 10}
 POLL_S = 0.01
 
 
@@ -49,18 +51,29 @@ class Latencies:
 
 async def toll(directory: Path, fault: str, *, has_maintainer: bool, watched_s: float) -> Toll:
     """The same fault, with or without a maintainer."""
-    async with running_regions(directory, has_maintainer=has_maintainer) as regions:
-        regions.model.behaviour = watchful
-        await regions.run.steps_more(WARM_STEPS)
+    async with _setting(directory, fault, has_maintainer=has_maintainer) as regions:
+        await regions.run.steps_more(WARM_STEPS[fault])
         if has_maintainer:
             await regions.let(MaintainerMode.AUTO)
         before = (await regions.at_work())[US]
-        async with AsyncExitStack() as stack:
-            if fault == DRAGS:
-                await stack.enter_async_context(regions.dragging(EU))
-            else:
-                regions.fail(EU)
-            return await _watched(regions, fault, before, watched_s=watched_s, has_maintainer=has_maintainer)
+        if fault == FAILS:
+            regions.fail(EU)
+        else:
+            regions.slow_down(EU, pace=throttled.PACE)
+        if fault == CROWDED:
+            regions.let_none_out(EU)
+        return await _watched(regions, fault, before, watched_s=watched_s, has_maintainer=has_maintainer)
+
+
+@asynccontextmanager
+async def _setting(directory: Path, fault: str, *, has_maintainer: bool) -> AsyncIterator[Regions]:
+    if fault == FAILS:
+        async with running_regions(directory, has_maintainer=has_maintainer) as regions:
+            regions.model.behaviour = watchful
+            yield regions
+    else:
+        async with throttled.running_throttled(directory, has_maintainer=has_maintainer) as regions:
+            yield regions
 
 
 async def _watched(regions: Regions, fault: str, before: int, *, watched_s: float, has_maintainer: bool) -> Toll:

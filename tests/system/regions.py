@@ -9,10 +9,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
@@ -107,15 +108,21 @@ straggler_s = 3.0
 smoothing_s = 3.0
 """
 
+ENGINE = """{{ kind = "scripted", accuracy_start = 0.3, accuracy_gain = 0.02, first_token_s = {{ mean = 0.01 }}, \
+tokens = {{ mean = 60.0 }}, tokens_per_s = 80.0, pace_file = "{pace}" }}"""
+"""Of nodes that take most of a second for an episode."""
+
 BOOT = """
 import os, sys
 from pathlib import Path
 from typing import TypeVar
 if Path({flag!r}).exists():
     sys.exit("the image cannot be pulled")
-os.execv(sys.executable, [sys.executable, "-m", "astraflow.cli", *sys.argv[1:]])
+machine = str(os.getpgrp())
+arguments = [one.replace("MACHINE", machine) for one in sys.argv[1:]]
+os.execv(sys.executable, [sys.executable, "-m", "astraflow.cli", *arguments])
 """
-"""What machines run: the node's program, unless the region fails."""
+"""What machines run: the node's program, unless the region fails. `MACHINE` in its arguments is the machine's group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +139,17 @@ class Regions:
         self._flag(region).touch()
         for group in self.machines(region):
             os.killpg(group, signal.SIGKILL)
+
+    def slow_down(self, region: str, *, pace: float) -> None:
+        """The machines that run there do this share of what they did; those that come later are as all are."""
+        for group in self.machines(region):
+            draft = self.directory / f"{region}.{group}.draft"
+            draft.write_text(str(pace))
+            draft.rename(self.directory / f"{region}.{group}.pace")
+
+    def let_none_out(self, region: str) -> None:
+        """No machine boots there any more; those that work go on."""
+        self._flag(region).touch()
 
     @asynccontextmanager
     async def dragging(self, region: str, *, share: float = 0.05, period_s: float = 1.0) -> AsyncIterator[None]:
@@ -178,24 +196,31 @@ class Regions:
 
 
 @asynccontextmanager
-async def running_regions(directory: Path, *, has_maintainer: bool = True) -> AsyncIterator[Regions]:
-    """Until the block ends."""
+async def running_regions(
+    directory: Path,
+    *,
+    has_maintainer: bool = True,
+    recipe: str = RECIPE,
+    begins_with: Mapping[str, int] = MappingProxyType({EU: 2, US: 1}),
+) -> AsyncIterator[Regions]:
+    """Until the block ends. begins_with: nodes of each region that are waited for."""
     async with serving_messages() as model:
         programs = {}
         for region in (EU, US):
             boot = directory / f"boot_{region}.py"
             boot.write_text(BOOT.format(flag=str(directory / f"{region}.fails")))
             programs[f"{region}_program"] = json.dumps([sys.executable, str(boot)])
-        recipe = directory / "recipe.toml"
+            programs[f"{region}_engine"] = json.dumps(ENGINE.format(pace=directory / f"{region}.MACHINE.pace"))
+        file = directory / "recipe.toml"
         smoke = ROOT / "recipes/smoke/recipe.toml"
-        recipe.write_text(RECIPE.format(smoke=smoke, url=model.url, **programs))
+        file.write_text(recipe.format(smoke=smoke, url=model.url, **programs))
         options = ["--fleet", "--no-web"]
         options += ["--maintainer", "model"] if has_maintainer else []
         os.environ["ANTHROPIC_API_KEY"] = KEY
-        async with running(str(recipe), directory / "run", *options, gone_within_s=30.0) as run:
+        async with running(str(file), directory / "run", *options, gone_within_s=30.0) as run:
             await run.report()
             async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
-                await until(fleet, lambda status: _at_work(status) == {EU: 2, US: 1})
+                await until(fleet, lambda status: _at_work(status) == begins_with)
                 yield Regions(run=run, fleet=fleet, model=model, directory=directory)
 
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +49,9 @@ class ScriptedEngineOptions(Config):
     half_speed_at: float | None = Field(default=None, gt=0)
     """With that many requests beside it, a request takes twice as long, with twice as many three times: a step of a
     decoding batch has a fixed part, reading the weights, and a part for each request. None: load slows nothing down."""
+    pace_file: str = ""
+    """File with a factor on all speeds, read at each reply; 1 while there is none. With it a machine gets slow, as a
+    throttled or crowded one does, when somebody says so."""
     failure_rate: float = Field(default=0.0, ge=0, le=1)
     """Share of requests that end in an error."""
     swap_s: float = Field(default=0.01, ge=0)
@@ -151,11 +155,12 @@ class ScriptedEngine:
         reply = TOKENIZER.encode(line.going_on(TOKENIZER.decode(begun), is_right=is_right))
         whole = _padded(reply, self._length(source, reply, begun), sampling)[len(begun) :]
         tokens = whole[: sampling.max_new_tokens]
+        pace = _pace(options.pace_file)
         writing = Writing(
             began_at=self._timeline.now(),
-            first_token_s=options.first_token_s.draw(source),
+            first_token_s=options.first_token_s.draw(source) / pace,
             tokens=len(tokens),
-            tokens_per_s=options.tokens_per_s,
+            tokens_per_s=options.tokens_per_s * pace,
         )
         finish = Finish.STOP if len(tokens) == len(whole) else Finish.LENGTH
         return _Reply(writing=writing, tokens=tokens, finish=finish, fails=source.random() < options.failure_rate)
@@ -185,6 +190,21 @@ class _Reply:
     tokens: Int32Array
     finish: Finish
     fails: bool
+
+
+def _pace(file: str) -> float:
+    """What the file says now. Raises: InvalidInput for what is no pace."""
+    try:
+        said = Path(file).read_text() if file else ""
+    except FileNotFoundError:
+        return 1.0
+    try:
+        pace = float(said or 1.0)
+    except ValueError:
+        pace = 0.0
+    if not 0 < pace < float("inf"):
+        raise InvalidInput(f"{file} says {said[:40]!r}: write a factor above 0, such as 0.2, or remove the file")
+    return pace
 
 
 def _padded(reply: Int32Array, length: int, sampling: Sampling) -> Int32Array:
