@@ -150,7 +150,7 @@ def test_a_slow_node_says_why_with_figures(cause: str) -> None:
     table = NodeTable(make.report(nodes=(*peers, slow)))
     row = table.get("s.1")
     assert row is not None
-    found = slowness(dataclasses.replace(row, **row_facts), table.rows)  # type: ignore[arg-type] # fields by name
+    found = slowness(row._replace(**row_facts), table.rows)  # type: ignore[arg-type] # fields by name
 
     assert sentence in found.sentence
     assert "20\u202f% of the median 10.0 of the 3 other ready nodes" in found.sentence
@@ -161,7 +161,7 @@ def test_a_node_that_is_not_slow_and_one_that_is_lost_say_so() -> None:
     table = NodeTable(make.report(nodes=tuple(node(f"p{place}.1", episodes_per_s=10.0) for place in range(3))))
 
     assert slowness(table.rows[0], table.rows).sentence.startswith("It is not slow: 10.0 episodes/s are 100")
-    lost = dataclasses.replace(table.rows[0], node=node("p0.1", state=NodeState.LOST, beat_age_s=42.0))
+    lost = table.rows[0]._replace(node=node("p0.1", state=NodeState.LOST, beat_age_s=42.0))
     assert "last heard 42\u202fs ago" in slowness(lost, table.rows).sentence
     assert "Nothing to compare" in slowness(table.rows[0], table.rows[:1]).sentence
 
