@@ -1,10 +1,11 @@
 """Who produces, as rows that can be filtered and sorted: made once for each look at the nodes, for all pages."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from astraflow.contract.causes import Cause
@@ -24,9 +25,12 @@ _PLACES = {state: place for place, state in enumerate(STATE_ORDER)}
 SPOT = {"yes": True, "no": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
-    """One node with what is reckoned of it."""
+AT_ONCE = 500
+"""Rows that are made before others of the process have their turn: a few milliseconds."""
+
+
+class NodeRow(NamedTuple):
+    """One node with what is reckoned of it. A tuple: each look at a large fleet makes one of every node."""
 
     node: NodeReport
     place: int
@@ -138,11 +142,25 @@ class NodeTable:
         *,
         machines: Mapping[str, Instance] | None = None,
         shares: Mapping[str, Shares] | None = None,
+        rows: list[NodeRow] | None = None,
     ) -> None:
+        """rows: where they are made already."""
         self.at = report.at
         self._orders: dict[tuple[object, ...], list[NodeRow]] = {}
-        self.rows = _rows(report, machines or {}, shares or {})
+        self.rows = list(_rows(report, machines or {}, shares or {})) if rows is None else rows
         self._by_id: dict[str, NodeRow] = {row.node.id: row for row in self.rows}
+
+    @classmethod
+    async def made(
+        cls, report: Report, *, machines: Mapping[str, Instance], shares: Mapping[str, Shares]
+    ) -> "NodeTable":
+        """The same, made without keeping others waiting."""
+        rows: list[NodeRow] = []
+        for row in _rows(report, machines, shares):
+            rows.append(row)
+            if len(rows) % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return cls(report, rows=rows)
 
     def get(self, node: str) -> NodeRow | None:
         """The row of that node."""
@@ -196,13 +214,12 @@ def _filters(query: NodeQuery) -> Iterator[tuple[bool, Callable[[NodeRow], bool]
     yield bool(words), lambda row: all(word in row.words for word in words)
 
 
-def _rows(report: Report, machines: Mapping[str, Instance], shares: Mapping[str, Shares]) -> list[NodeRow]:
+def _rows(report: Report, machines: Mapping[str, Instance], shares: Mapping[str, Shares]) -> Iterator[NodeRow]:
     trained = {stream.policy: (stream.version, stream.max_staleness) for stream in report.streams}
     ordered = sorted(report.nodes, key=lambda node: (_PLACES[node.state], node.facts.name, node.id))
     kinds = [_kind(node, machines.get(node.facts.name)) for node in ordered]
     usual = _usual_rates(ordered, kinds)
     prices = {advice.pool: advice.inputs.get("price_per_hour") for advice in report.advice}
-    rows = []
     for place, (node, kind) in enumerate(zip(ordered, kinds, strict=True)):
         machine = machines.get(node.facts.name)
         behind = [
@@ -212,21 +229,18 @@ def _rows(report: Report, machines: Mapping[str, Instance], shares: Mapping[str,
         ]
         told = machine.usd_per_hour if machine else node.facts.price_per_hour or prices.get(node.facts.pool)
         common = usual.get(kind, 0.0)
-        rows.append(
-            NodeRow(
-                node=node,
-                place=place,
-                kind=kind,
-                is_spot=machine.is_spot if machine else None,
-                usd_per_hour=told or None,
-                rate_share=node.episodes_per_s / common if common > 0 else None,
-                lag=max(0, max(lag for lag, _ in behind)) if behind else None,
-                is_beyond=any(lag > bound for lag, bound in behind),
-                shares=shares.get(node.facts.name) or _lifetime(node, report.at),
-                cause=(machine.cause if machine else None) or node.cause,
-            )
+        yield NodeRow(
+            node=node,
+            place=place,
+            kind=kind,
+            is_spot=machine.is_spot if machine else None,
+            usd_per_hour=told or None,
+            rate_share=node.episodes_per_s / common if common > 0 else None,
+            lag=max(0, max(lag for lag, _ in behind)) if behind else None,
+            is_beyond=any(lag > bound for lag, bound in behind),
+            shares=shares.get(node.facts.name) or _lifetime(node, report.at),
+            cause=(machine.cause if machine else None) or node.cause,
         )
-    return rows
 
 
 def _kind(node: NodeReport, machine: Instance | None) -> str:

@@ -81,19 +81,16 @@ class NodesNow:
         self._watched: dict[str, Watched] = {}
         self._looked_at: float | None = None
         self._looking = asyncio.Lock()
+        self._making = asyncio.Lock()
         self.machines: Mapping[str, Instance] = {}
 
-    @property
-    def table(self) -> NodeTable | None:
-        """All nodes as rows; None before the first report. Made when the nodes are others than before."""
-        report = self._state.report
-        if report is None:
-            return None
-        if self._table is None or self._of is not report.nodes:
-            self._of = report.nodes
-            self._made += 1
-            self._table = NodeTable(report, machines=self.machines, shares=self._shares.shares)
-        return self._table
+    async def table(self) -> NodeTable | None:
+        """All nodes as rows; None before the first report. Made when the nodes are others than before.
+
+        Thousands of rows, and the pages of each query, are made in small pieces: other work has its turn between them.
+        """
+        async with self._making:
+            return await self._newest()
 
     async def with_machines(self) -> NodeTable | None:
         """The same, with the ledger no older than some seconds."""
@@ -102,25 +99,39 @@ class NodesNow:
             if self._ledger is not None and (self._looked_at is None or now - self._looked_at >= MACHINES_EVERY_S):
                 self._looked_at = now
                 await self._look(self._ledger)
-        return self.table
+        return await self.table()
 
-    def told(self, query: str, had: int) -> tuple[int, str]:
+    async def told(self, query: str, had: int) -> tuple[int, str]:
         """What a browser whose rows are those of table number `had` must be told, and the number it then has.
 
         The text is empty when nothing changed. query: as in the address of the page.
         """
-        table = self.table
-        if table is None:
-            return had, ""
-        found = self._watched.pop(query, None)
-        if found is None or found.number != self._made:
-            found = self._watch(table, query, found)
-        self._watched[query] = found
-        while len(self._watched) > MOST_WATCHED:
-            del self._watched[next(iter(self._watched))]
+        async with self._making:
+            table = await self._newest()
+            if table is None:
+                return had, ""
+            found = self._watched.pop(query, None)
+            is_known = found is not None and found.number == self._made
+            if found is None or not is_known:
+                found = self._watch(table, query, found)
+            self._watched[query] = found
+            while len(self._watched) > MOST_WATCHED:
+                del self._watched[next(iter(self._watched))]
+            if not is_known:
+                await asyncio.sleep(0)
         if had == found.number:
             return had, ""
         return found.number, found.change if had == found.before else found.whole
+
+    async def _newest(self) -> NodeTable | None:
+        """Whoever calls this holds `_making`."""
+        report = self._state.report
+        if report is None:
+            return None
+        if self._table is None or self._of is not report.nodes:
+            table = await NodeTable.made(report, machines=self.machines, shares=self._shares.shares)
+            self._of, self._table, self._made = report.nodes, table, self._made + 1
+        return self._table
 
     def _watch(self, table: NodeTable, query: str, last: Watched | None) -> Watched:
         rows = table.page(NodeQuery.of(dict(parse_qsl(query)))).rows
@@ -148,8 +159,9 @@ class NodesNow:
         except AstraFlowError as problem:
             log.info("ledger_not_read", problem=str(problem))
             return
-        self.machines = {instance.id: instance for instance in found}
-        self._table = None
+        async with self._making:
+            self.machines = {instance.id: instance for instance in found}
+            self._table = None
 
 
 def members_of(rows: Sequence[NodeRow]) -> str:

@@ -141,4 +141,4 @@ class Recorder:
         if self._flushes % PRUNE_EVERY == 0:
             writing.prune(session, seen_id, now=report.at)
             return seen_id, writing.names_of(session, seen_id)
-        return seen_id, {**known, **fresh}
+        return seen_id, {**known, **fresh} if fresh else known

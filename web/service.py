@@ -4,9 +4,11 @@ import asyncio
 import socket
 from collections.abc import Callable
 
+from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.memory import give_back
 from astraflow.runtime.runs import RunFolder, active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
@@ -27,6 +29,9 @@ log = get_logger()
 
 DRAIN_S = 1
 """Requests in flight get this long when the process stops; sockets are told at once."""
+
+GIVE_BACK_EVERY_S = 30.0
+"""History that was fetched, templates that were read and tables of many nodes leave free memory between what stays."""
 
 
 async def serve(
@@ -67,7 +72,8 @@ async def serve(
 
 async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        beside = [tasks.create_task(house.followed.run()), tasks.create_task(house.retention.run())]
+        giving = periodic(_give_back, every_s=GIVE_BACK_EVERY_S, clock=house.clock)
+        beside = [tasks.create_task(work) for work in (house.followed.run(), house.retention.run(), giving)]
         async with serving_http(
             create_app(house),
             listener,
@@ -86,6 +92,10 @@ async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_re
             house.followed.close()
         for task in beside:
             task.cancel()
+
+
+async def _give_back() -> None:
+    await asyncio.to_thread(give_back)
 
 
 def _nothing() -> list[RunFolder]:

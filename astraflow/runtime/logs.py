@@ -5,7 +5,10 @@ import logging
 import sys
 from typing import Any, TextIO, cast
 
-import structlog
+from astraflow.runtime.imports import without
+
+with without("rich"):  # it would draw tracebacks, which nobody here asks of it: 4 MB and 80 modules in each process
+    import structlog
 
 _SECRET_KEYS = ("token", "secret", "password", "authorization", "api_key")
 

@@ -43,6 +43,17 @@ def keep_little() -> None:
     _tell_glibc({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGE, _M_TRIM_THRESHOLD: _LARGE})
 
 
+def give_back() -> None:
+    """Have the system take back pages that are free, those between blocks in use too.
+
+    glibc by itself only returns the end of the heap, which after a large moment is rarely free. It takes milliseconds,
+    for which other threads wait that allocate. Without glibc nothing is done.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _tell_glibc(settings: dict[int, int]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

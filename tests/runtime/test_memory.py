@@ -31,6 +31,31 @@ libc.malloc_info(0, file)
 libc.fclose(file)
 """
 
+HOLES = """
+import ctypes
+from pathlib import Path
+from astraflow.runtime.memory import give_back
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.mallopt(-3, 32 * 2**20)
+
+def resident_kib():
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("VmRSS"))
+
+blocks = [libc.malloc(64 * 2**10) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 64 * 2**10)
+for place, block in enumerate(blocks):
+    if place % 10:
+        libc.free(ctypes.c_void_p(block))
+before = resident_kib()
+give_back()
+print(before - resident_kib())
+"""
+"""Nine of ten blocks are free, and none is at the end of the heap."""
+
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
 @pytest.mark.parametrize("kept", ["little", "usual"])
@@ -38,3 +63,10 @@ def test_threads_of_a_process_that_keeps_little_share_a_heap(tmp_path: Path, kep
     said = tmp_path / "heaps.xml"
     subprocess.run([sys.executable, "-c", THREADS, str(said), kept], check=True)
     assert (said.read_text().count("<heap nr=") == 1) == (kept == "little")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
+def test_what_is_free_between_blocks_in_use_goes_back() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) > 40 * 1024

@@ -7,24 +7,45 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.web import RunningWeb
-from web.files import KEPT, whole_style
+from web.files import KEPT, terse, whole_style
 from web.rendering import STATIC, build_stamp
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_styles_come_as_one_file_each_in_the_layer_that_its_import_names(web: RunningWeb) -> None:
-    written = (STATIC / "css" / "app.css").read_text()
+@pytest.mark.parametrize("name", ["app.css", "work.css"])
+async def test_styles_come_as_one_file_each_in_the_layer_that_its_import_names(web: RunningWeb, name: str) -> None:
+    written = (STATIC / "css" / name).read_text()
+    async with web.client() as client:
+        sent = (await client.get(f"/static/{build_stamp()}/css/{name}")).text
+
+    imported = re.findall(r'url\("([^"]+)"\) layer\((\w+)\)', written)
+    assert imported
+    assert "@import" not in sent
+    for path, layer in imported:
+        content = terse((STATIC / "css" / path).read_text())
+        assert f"@layer {layer} {{\n{content}}}" in sent, path
+
+
+async def test_the_order_of_layers_comes_before_the_first_of_them(web: RunningWeb) -> None:
     async with web.client() as client:
         sent = (await client.get(f"/static/{build_stamp()}/css/app.css")).text
 
-    assert "@import" in written
-    assert "@import" not in sent
     assert sent.index("@layer reset, base, components, utilities;") < sent.index("@layer reset {")
-    for path, layer in re.findall(r'url\("([^"]+)"\) layer\((\w+)\)', written):
-        content = (STATIC / "css" / path).read_text()
-        assert f"@layer {layer} {{\n{content}}}" in sent, path
-    assert (STATIC / "css" / "tokens.css").read_text() in sent
+    assert terse((STATIC / "css" / "tokens.css").read_text()) in sent
+
+
+def test_every_component_has_its_place_in_one_of_the_sheets() -> None:
+    sheets = [(STATIC / "css" / name).read_text() for name in ("app.css", "work.css")]
+    imported = re.findall(r'url\("components/([^"]+)"\)', "".join(sheets))
+
+    assert sorted(imported) == sorted(path.name for path in (STATIC / "css" / "components").glob("*.css"))
+
+
+def test_a_terse_style_says_the_same_in_fewer_lines() -> None:
+    written = '/* what\n   for */\na {\n  b: c; /* why */\n\n  & d {\n    e: "f  g";\n  }\n}\n'
+
+    assert terse(written) == 'a {\nb: c;\n& d {\ne: "f  g";\n}\n}\n'
 
 
 def test_an_import_of_an_import_is_in_its_place(tmp_path: Path) -> None:

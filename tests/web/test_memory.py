@@ -10,6 +10,7 @@ NEVER_USED = {
     *("numpy", "torch", "numba", "pyarrow"),
     *("alembic", "mako", "sqlalchemy.dialects.postgresql"),
     *("boto3", "httpx"),
+    *("rich", "pygments"),
 }
 
 SERVED = """

@@ -1,5 +1,6 @@
 """The pages of nodes: thousands of them stay a small page, and what is slow says why."""
 
+import asyncio
 import csv
 import dataclasses
 import io
@@ -21,7 +22,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb, flash_of, running_web
 from tests.fakes.world import World
 from web.history.samples import NODES_AT_ONCE, NodeBuckets, Shares
-from web.node_table import PAGE_ROWS, SORTS, NodeQuery, NodeTable
+from web.node_table import AT_ONCE, PAGE_ROWS, SORTS, NodeQuery, NodeTable
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, heat_map
 from web.present.node import node_page, rate_chart, rate_sheet
@@ -150,7 +151,7 @@ def test_a_slow_node_says_why_with_figures(cause: str) -> None:
     table = NodeTable(make.report(nodes=(*peers, slow)))
     row = table.get("s.1")
     assert row is not None
-    found = slowness(dataclasses.replace(row, **row_facts), table.rows)  # type: ignore[arg-type] # fields by name
+    found = slowness(row._replace(**row_facts), table.rows)  # type: ignore[arg-type] # fields by name
 
     assert sentence in found.sentence
     assert "20\u202f% of the median 10.0 of the 3 other ready nodes" in found.sentence
@@ -161,7 +162,7 @@ def test_a_node_that_is_not_slow_and_one_that_is_lost_say_so() -> None:
     table = NodeTable(make.report(nodes=tuple(node(f"p{place}.1", episodes_per_s=10.0) for place in range(3))))
 
     assert slowness(table.rows[0], table.rows).sentence.startswith("It is not slow: 10.0 episodes/s are 100")
-    lost = dataclasses.replace(table.rows[0], node=node("p0.1", state=NodeState.LOST, beat_age_s=42.0))
+    lost = table.rows[0]._replace(node=node("p0.1", state=NodeState.LOST, beat_age_s=42.0))
     assert "last heard 42\u202fs ago" in slowness(lost, table.rows).sentence
     assert "Nothing to compare" in slowness(table.rows[0], table.rows[:1]).sentence
 
@@ -335,3 +336,21 @@ async def test_the_file_of_a_rate_is_of_a_node_that_there_is(web: RunningWeb) ->
     assert there.status_code == 200
     assert there.text.startswith("time,unix_s,episodes,tokens,busy,lag")
     assert away.status_code == 404
+
+
+async def test_others_have_their_turn_while_the_table_of_a_large_fleet_is_made() -> None:
+    report = world_of(4 * AT_ONCE)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    table = await NodeTable.made(report, machines={}, shares={})
+    counting.cancel()
+
+    assert turns >= 4
+    assert table.rows == NodeTable(report).rows

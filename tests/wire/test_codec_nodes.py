@@ -74,3 +74,10 @@ def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
 
     with pytest.raises(InvalidInput, match="node n0 is in the unknown state 'asleep'"):
         list(NodeReader().read([message]))
+
+
+def test_what_counters_of_many_nodes_are_called_is_there_once() -> None:
+    one, other = read(NodeReader(), nodes_of(100))
+
+    assert one.counters
+    assert all(name is same for name, same in zip(one.counters, other.counters, strict=True))

@@ -1,5 +1,6 @@
 """Writes samples, rolls them up, and drops what is older than its level keeps."""
 
+import sys
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -22,7 +23,11 @@ def names_of(session: Session, run_id: int) -> Names:
     """Every series of a run."""
     columns = (col(SeriesName.subject), col(SeriesName.value), col(SeriesName.id))
     found = session.execute(select(*columns).where(col(SeriesName.run_id) == run_id))
-    return {(subject, value): series_id for subject, value, series_id in found if series_id is not None}
+    return {
+        (sys.intern(subject), sys.intern(value)): series_id
+        for subject, value, series_id in found
+        if series_id is not None
+    }
 
 
 def add(session: Session, run_id: int, samples: Sequence[Sample], *, names: Mapping[tuple[str, str], int]) -> Names:
@@ -32,7 +37,7 @@ def add(session: Session, run_id: int, samples: Sequence[Sample], *, names: Mapp
     """
     seen = {(one.subject, value) for one in samples for value, number in one.values.items() if number is not None}
     fresh = _named(session, run_id, seen - names.keys())
-    known = {**names, **fresh}
+    known = {**names, **fresh} if fresh else names
     rows: dict[type[SQLModel], list[dict[str, Any]]] = {}
     for sample in samples:
         found = rows.setdefault(sample.level.table, [])

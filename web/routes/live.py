@@ -52,7 +52,7 @@ async def _send(socket: WebSocket, parts: Parts, after: int, rows: str | None) -
             async with asyncio.timeout(SEND_S):
                 await socket.send_text(text)
                 if rows is not None:
-                    had, more = parts.nodes.told(rows, had)
+                    had, more = await parts.nodes.told(rows, had)
                     if more:
                         await socket.send_text(more)
     await socket.close(GOING_AWAY)

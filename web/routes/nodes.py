@@ -94,7 +94,7 @@ async def map_cells(request: Request, parts: PartsOf) -> Response:
 @needs(Need.READ)
 async def at(request: Request, parts: PartsOf, place: Annotated[int, Query(ge=0, le=1_000_000)] = 0) -> Response:
     """Which node a cell of the map is."""
-    table = parts.nodes.table
+    table = await parts.nodes.table()
     found = table.matching(NodeQuery.of(request.query_params)) if table else []
     if place >= len(found):
         raise HTTPException(404, "There is no such cell any more.")
@@ -161,7 +161,7 @@ async def drain(parts: PartsOf, viewer: ViewerOf, node: str, reason: Annotated[s
 @needs(Need.READ)
 async def take_rate(parts: PartsOf, node: str, ending: Ending) -> Response:
     """What the chart of one node draws."""
-    table = parts.nodes.table
+    table = await parts.nodes.table()
     row = table.get(node) if table else None
     if row is None:
         raise HTTPException(404, f"No node {node[:140]} is in the run; one that restarts has a new id.")

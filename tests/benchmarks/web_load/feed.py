@@ -9,6 +9,7 @@ process takes little of the machine that is measured; each says at which moment 
 
 import argparse
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -103,6 +104,7 @@ async def _commands(feed: Feed, telling: asyncio.Event, end: asyncio.Event) -> N
 
 async def _run(nodes: int, directory: Path) -> None:
     feed = Feed(nodes)
+    gc.freeze()  # what was made beforehand: looking through it again and again would hold up the fleet service
     telling, end = asyncio.Event(), asyncio.Event()
     telling.set()
     async with feed.serving() as dataflow, running_fleet(directory, nodes=2, pool={"max_nodes": 500}) as fleet:

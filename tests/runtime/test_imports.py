@@ -1,0 +1,30 @@
+"""What a process loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+from astraflow.runtime.imports import without
+
+
+def test_a_module_is_absent_inside_and_what_it_was_outside() -> None:
+    import colorsys
+
+    with without("colorsys"), pytest.raises(ModuleNotFoundError):
+        __import__("colorsys")
+
+    assert sys.modules["colorsys"] is colorsys
+
+
+def test_a_module_that_was_not_there_can_be_loaded_later() -> None:
+    program = (
+        "import sys; from astraflow.runtime.imports import without\n"
+        "with without('colorsys'): pass\n"
+        "assert 'colorsys' not in sys.modules\n"
+        "import colorsys\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
