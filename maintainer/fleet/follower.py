@@ -66,7 +66,7 @@ class Follower:
             return size, reason
         within = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
         if advice is not None and size < within == pool.target:  # the rule wants what it wanted before
-            reason = f"{BACK}: {reason}" if reason else BACK
+            reason = BACK
         affordable = size + await self._affordable(pool.spec) if within > size else within
         return min(within, affordable), reason or "the rule's target"
 

@@ -120,7 +120,7 @@ async def test_what_is_lost_under_an_unmoved_target_is_told_apart_from_what_the_
     assert parts.states() == {"ready": 4}
     entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
     reasons = [entry.reason for entry in entries if entry.kind == "apply"]
-    assert reasons == ["it brings back what was lost: the trainer waits", "the trainer waits"]
+    assert reasons == ["it brings back what was lost", "the trainer waits"]
 
 
 async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
