@@ -11,7 +11,7 @@ from astraflow.cli.options import Overrides, RecipeArgument, Tls
 _BEGAN_AT = time.monotonic()
 """When the command began, as nearly as can be told."""
 
-DEMO = "reverse"
+DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
 DEMO_LIMIT_S = 180.0
 
 Headless = Annotated[
@@ -67,12 +67,19 @@ def demo(
     run_dir: RunDir = None,
     fleet: Fleet = False,
     maintainer: Maintainer = None,
+    pools: Annotated[
+        bool,
+        typer.Option(
+            "--pools",
+            help="Instead: three pools of stand-ins that the rule sizes, to lose nodes of and see them come back.",
+        ),
+    ] = False,
 ) -> None:
-    """Train a real, tiny model to reverse four letters, and watch it learn."""
+    """Train a real, tiny model to reverse four letters, and watch it learn. With --pools, watch a fleet instead."""
     if limit_s is None and headless:
         limit_s = DEMO_LIMIT_S
     run(
-        DEMO,
+        DEMO_OF_POOLS if pools else DEMO,
         overrides,
         headless,
         limit_s,
@@ -83,7 +90,7 @@ def demo(
         no_browser,
         port,
         run_dir,
-        fleet=fleet,
+        fleet=fleet or pools,
         maintainer=maintainer,
     )
 

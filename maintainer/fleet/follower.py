@@ -19,6 +19,8 @@ from maintainer.fleet.records import PoolRecord
 
 log = get_logger()
 
+BACK = "it brings back what was lost"
+
 
 class Follower:
     """One for the service."""
@@ -58,13 +60,13 @@ class Follower:
     async def _wanted(self, pool: PoolRecord) -> tuple[int, str]:
         """The size that the rule wants, as far as bounds and money let it; what the pool has lost, without the rule."""
         advice = self._fleet.observation.advice(pool.spec.id)
-        target, reason = (
-            (pool.target, "it brings back what was lost") if advice is None else (advice.target, advice.reason)
-        )
+        target, reason = (pool.target, BACK) if advice is None else (advice.target, advice.reason)
         size = self._fleet.size(pool.spec.id)
         if advice is None and target < size:
             return size, reason
         within = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
+        if advice is not None and size < within == pool.target:  # the rule wants what it wanted before
+            reason = BACK
         affordable = size + await self._affordable(pool.spec) if within > size else within
         return min(within, affordable), reason or "the rule's target"
 

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -159,3 +160,21 @@ def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "app", broken)
     with pytest.raises(ZeroDivisionError):
         main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "recipe", "has_fleet"),
+    [([], "reverse", False), (["--fleet"], "reverse", True), (["--pools"], "regions", True)],
+)
+def test_the_demo_learns_and_with_pools_shows_a_fleet(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], recipe: str, has_fleet: bool
+) -> None:
+    began: list[tuple[str, bool]] = []
+
+    def run_here(recipe: Any, options: Any, **_: Any) -> int:
+        began.append((recipe.name, options.has_fleet))
+        return 0
+
+    monkeypatch.setattr("astraflow.cli.session.run_here", run_here)
+    assert cli("demo", "--headless", *arguments)[0] == 0
+    assert began == [(recipe, has_fleet)]

@@ -30,7 +30,8 @@ NARROW = {"nodes": 2, "changes_per_hour": 1000, "cool_down_s": 0.0}
 WIDE = {"nodes": 9, "changes_per_hour": 1000, "cool_down_s": 0.0}
 
 OTHERS = tuple(
-    f"/api/v1/{name}" for name in ("launches", "grants", "users", "tokens", "sessions", "views", "retention", "audit")
+    f"/api/v1/{name}"
+    for name in ("launches", "launch-preview", "grants", "users", "tokens", "sessions", "views", "retention", "audit")
 )
 """Not the fleet's; these have tests of their own."""
 

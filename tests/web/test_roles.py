@@ -222,6 +222,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /api/v1/runs/{run_id}/groups/{group:path}": ROLES,
     "GET /api/v1/launches": ROLES,
     "POST /api/v1/launches": ACTING,
+    "POST /api/v1/launch-preview": ACTING,
     "GET /api/v1/launches/{name}": ROLES,
     "GET /api/v1/launches/{name}/log": ROLES,
     "POST /api/v1/launches/{name}/stop": ACTING,

@@ -21,7 +21,7 @@ PROVIDER_PATH = "/login/provider/return"
 REQUEST_S = 10.0
 KEPT_S = 3600.0
 REFETCH_S = 60.0
-"""A signature by an unknown key asks for the provider's keys again, this often at most."""
+"""A signature by none of the known keys asks for the provider's keys again, this often at most."""
 
 LEEWAY_S = 60
 LONGEST_VALUE = 200
@@ -126,7 +126,7 @@ class Provider:
         except HTTPError as problem:
             raise Unavailable(f"the login provider did not redeem the code: {type(problem).__name__}") from problem
         except (AuthlibBaseError, ValueError) as problem:
-            raise NotAuthenticated("the login provider did not take the code: log in again") from problem
+            raise NotAuthenticated(_not_redeemed(getattr(problem, "error", None))) from problem
         id_token = token.get("id_token")
         if not isinstance(id_token, str):
             raise NotAuthenticated("the login provider sent no identity: is `openid` in the scope?")
@@ -158,7 +158,7 @@ class Provider:
 
     async def _decoded(self, id_token: str) -> tuple[dict[str, Any], dict[str, Any]]:
         from joserfc import jwt
-        from joserfc.errors import InvalidKeyIdError
+        from joserfc.errors import BadSignatureError, InvalidKeyIdError
         from joserfc.jwk import KeySet
 
         async def decode(*, at_least_every_s: float) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,7 +169,7 @@ class Provider:
 
         try:
             return await decode(at_least_every_s=KEPT_S)
-        except (InvalidKeyIdError, ValueError):
+        except (BadSignatureError, InvalidKeyIdError, ValueError):  # a provider with one key need not name it
             return await decode(at_least_every_s=REFETCH_S)
 
     async def _metadata(self) -> dict[str, Any]:
@@ -230,6 +230,16 @@ def _is_safe_address(value: object) -> bool:
         return False
     parts = urlsplit(value)
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
+
+
+def _not_redeemed(error: object) -> str:
+    """Why a code was not, and what would help. error: the provider's word. Source: RFC 6749, section 5.2."""
+    if error in ("invalid_client", "unauthorized_client"):
+        return (
+            f"the login provider does not take this page for a client of its ({error}): an admin has to compare "
+            "client_id and ASTRAFLOW_OIDC_SECRET with what is registered there"
+        )
+    return "the login provider did not take the code: log in again"
 
 
 def _cause(problem: Exception) -> str:

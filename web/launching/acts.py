@@ -3,14 +3,13 @@
 Pages and the API both come through here.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
 from web.accounts.viewer import Viewer
 from web.audit import Deed
 from web.fleet_acts import own_key
-from web.launching.catalogue import RecipeForm, overrides_from
 from web.launching.options import LaunchOptions, reachable
 from web.parts import Parts
 
@@ -23,6 +22,10 @@ class Source:
     """Of the recipe, or of the earlier run."""
     place: str
     """As `astraflow run` takes it: a name, or a file."""
+    recipe: str = ""
+    """The recipe's name; empty for an earlier run's."""
+    of: str = ""
+    """The earlier run; empty for a recipe."""
 
 
 async def source_of(parts: Parts, recipe: str, of: str) -> Source:
@@ -36,43 +39,9 @@ async def source_of(parts: Parts, recipe: str, of: str) -> Source:
         launched = await parts.launcher.launch(of)
         if not launched.folder.recipe_file.exists():
             raise InvalidInput(f"the run {of} has no recipe yet: it never began")
-        return Source(name=of, place=str(launched.folder.recipe_file))
+        return Source(name=of, place=str(launched.folder.recipe_file), of=of)
     card = await parts.catalogue.card(recipe)
-    return Source(name=card.name, place=card.place)
-
-
-async def usual_options(parts: Parts, form: RecipeForm, of: str) -> LaunchOptions:
-    """How a run is started when nobody says otherwise: as the earlier one was, else as its recipe asks.
-
-    Raises: UnknownRun.
-    """
-    return (await parts.launcher.launch(of)).options if of else LaunchOptions(has_fleet=form.has_fleet)
-
-
-async def checked(parts: Parts, place: str, settings: Mapping[str, object]) -> tuple[RecipeForm, list[str]]:
-    """A recipe with these settings, and what they change of it, as `--set` takes it.
-
-    Raises: InvalidInput that names what is wrong.
-    """
-    form, overrides = await settled(parts, place, {key: _written(value) for key, value in settings.items()})
-    if form.problems:
-        raise InvalidInput("; ".join(f"{one.key}: {one.message}" if one.key else one.message for one in form.problems))
-    return form, overrides
-
-
-async def settled(parts: Parts, place: str, values: Mapping[str, str]) -> tuple[RecipeForm, list[str]]:
-    """A recipe with settings as a form has them, whatever is wrong with it, and what they change.
-
-    What another kind of plug-in can be told is known once it is chosen. Raises: InvalidInput for an unknown setting.
-    """
-    plain = await parts.catalogue.form(place)
-    known = {field.key for field in plain.fields}
-    overrides = overrides_from({key: text for key, text in values.items() if key in known}, plain)
-    form = await parts.catalogue.form(place, overrides) if overrides else plain
-    if others := overrides_from({key: text for key, text in values.items() if key not in known}, form):
-        overrides += others
-        form = await parts.catalogue.form(place, overrides)
-    return form, overrides
+    return Source(name=card.name, place=card.place, recipe=card.name)
 
 
 async def launch(
@@ -116,11 +85,6 @@ async def resume(parts: Parts, viewer: Viewer, name: str, *, reason: str, key: s
         return (await parts.launcher.resume(name, options)).name
 
     return await _once(parts, viewer, Deed(action="run.resume", target=name, reason=reason), key, ["resume", name], ask)
-
-
-def _written(value: object) -> str:
-    """A setting as the form has it."""
-    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
 async def _once(

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from urllib.parse import urlencode
 
 from astraflow.contract.errors import InvalidInput
@@ -12,6 +13,9 @@ from web.launching.catalogue import FleetCheck, FormField, FormProblem, RecipeFo
 from web.launching.launcher import LOG, Launch, LaunchState
 from web.launching.options import LaunchOptions
 from web.present.launch_cost import cost_of_nodes, cost_of_pools, machines_of
+
+LAUNCHES = "/api/v1/launches"
+"""Where the API launches."""
 
 SET = "set."
 """Begins the names of the form's fields that are settings of the recipe."""
@@ -34,17 +38,11 @@ class LaunchChoice:
     """A recipe, what was filled in, and what would come of it."""
 
     source: Source
-    recipe: str
-    """Its name; empty for an earlier run's."""
-    of: str
-    """The earlier run; empty for a recipe."""
     form: RecipeForm
     overrides: tuple[str, ...]
     options: LaunchOptions
     problem: str
     """What is wrong besides the settings."""
-    query: str
-    """Which recipe or run, for links."""
     key: str
     """The form's own: sent twice, it launches once."""
     rehearsed: Rehearsed | None = None
@@ -55,7 +53,16 @@ class LaunchChoice:
     @property
     def title(self) -> str:
         """What is launched."""
-        return self.recipe or f"a run like {self.of}"
+        return self.source.recipe or f"a run like {self.source.of}"
+
+    @property
+    def query(self) -> str:
+        """Which recipe or run, for links."""
+        return urlencode(self._named)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {"recipe": self.source.recipe} if self.source.recipe else {"of": self.source.of}
 
     @property
     def short(self) -> tuple[FormField, ...]:
@@ -101,25 +108,35 @@ class LaunchChoice:
         return not self.problem and not self.form.problems
 
     @property
+    def trouble(self) -> str:
+        """All that is wrong, in a sentence; empty when nothing is."""
+        found = [f"{one.key}: {one.message}" if one.key else one.message for one in self.form.problems]
+        return "; ".join([self.problem, *found] if self.problem else found)
+
+    @property
     def command(self) -> str:
         """The same on the command line."""
         sets = [part for override in self.overrides for part in ("--set", override)]
         return shlex.join(["astraflow", "run", self.source.place, *self.options.arguments(), *sets])
 
     @property
-    def request(self) -> str:
-        """The same over the API."""
-        body = {
-            "recipe": self.recipe,
-            "of": self.of,
-            "set": dict(override.split("=", 1) for override in self.overrides),
+    def body(self) -> dict[str, object]:
+        """The same over the API: what is sent, with each setting as it was chosen."""
+        fields = {field.key: field for field in self.form.fields}
+        changed = [override.partition("=")[0] for override in self.overrides]
+        return {
+            **self._named,
+            **({"set": {key: _as_json(fields[key]) for key in changed if key in fields}} if changed else {}),
             "fleet": self.options.has_fleet,
             "ends_by_itself": self.options.ends_by_itself,
             "limit_s": self.options.limit_s,
             "reason": "why",
         }
-        told = {key: value for key, value in body.items() if key == "limit_s" or value not in ("", {})}
-        return f"POST /api/v1/launches\nIdempotency-Key: {self.key}\n\n{json.dumps(told, indent=2)}"
+
+    @property
+    def request(self) -> str:
+        """The same over the API, to read."""
+        return f"POST {LAUNCHES}\nIdempotency-Key: {self.key}\n\n{json.dumps(self.body, indent=2)}"
 
     @property
     def has_pools(self) -> bool:
@@ -193,6 +210,22 @@ class LaunchView:
     program: str
     """The one whose log is shown."""
     can_resume: bool
+
+
+def _as_json(field: FormField) -> bool | int | float | str | None:
+    """A setting as JSON has it; what makes no sense stays the text that it is."""
+    text = field.text
+    if field.kind in ("text", "plugins"):
+        return text
+    if field.kind == "yes_no":
+        return {"true": True, "false": False}.get(text, text)
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if isfinite(number) else text
+    return text or None
 
 
 def launch_row(launch: Launch) -> LaunchRow:

@@ -1,19 +1,15 @@
 """`/runs/new` and `/launches`: starting runs from their recipes, and looking after those that were."""
 
-import secrets
 from collections.abc import Iterable
-from dataclasses import replace
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.flash import Flash
-from web.launching import acts
-from web.launching.catalogue import RecipeForm
+from web.launching import acts, choosing
 from web.launching.launcher import tail
-from web.launching.options import LaunchOptions, reachable
+from web.launching.options import LaunchOptions
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
@@ -47,7 +43,7 @@ async def preview(request: Request, parts: PartsOf, recipe: str = "", of: str = 
 @needs(Need.OPERATE)
 async def rehearsal(request: Request, parts: PartsOf, recipe: str = "", of: str = "") -> Response:
     """What the providers of its fleet say to the form as it is filled in. Nothing is started."""
-    choice = await _asked(parts, await _choice(parts, request, recipe, of))
+    choice = await choosing.with_providers(parts, await _choice(parts, request, recipe, of))
     return parts.pages.page(request, "launches/_rehearsal.html", choice=choice)
 
 
@@ -60,7 +56,7 @@ async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response
     if "check" in given or not choice.is_ready:
         frame = shell(parts.state, parts.settings)
         status = 200 if choice.is_ready else 422
-        choice = await _asked(parts, choice)
+        choice = await choosing.with_providers(parts, choice)
         return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice, status=status)
     reason = given.get("reason", "")
     try:
@@ -172,56 +168,13 @@ def _given(items: Iterable[tuple[str, object]]) -> dict[str, str]:
     return {key: found[0] if len(found) == 1 else ", ".join(filter(None, found)) for key, found in texts.items()}
 
 
-async def _asked(parts: Parts, choice: LaunchChoice) -> LaunchChoice:
-    """With what its providers say, if it has any to ask."""
-    if not choice.is_asking:
-        return choice
-    try:
-        return replace(choice, rehearsed=await parts.catalogue.rehearsal(choice.source.place, choice.overrides))
-    except AstraFlowError as trouble:
-        return replace(choice, rehearsal_problem=str(trouble))
-
-
 async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> LaunchChoice:
     """The form of a recipe, or of an earlier run's, with what was filled in."""
     source = await acts.source_of(parts, recipe, of)
-    place = source.place
-    plain = await parts.catalogue.form(place)
     values = {key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)}
-    overrides: list[str] = []
-    problem, form = "", plain
-    options = usual = await acts.usual_options(parts, plain, of)
-    try:
-        form, overrides = await acts.settled(parts, place, values)
-        options = _options(given, usual)
-        options = reachable(options, form, parts.settings)
-    except AstraFlowError as trouble:
-        problem = str(trouble)
-    return LaunchChoice(
-        source=source,
-        recipe=recipe,
-        of=of,
-        form=_filled(form, plain, values),
-        overrides=tuple(overrides),
-        options=options,
-        problem=problem,
-        key=given.get("key", "")[:100] or secrets.token_hex(12),
-        query=urlencode({"recipe": recipe} if recipe else {"of": of}),
+    return await choosing.chosen(
+        parts, source, values, lambda usual: _options(given, usual), key=given.get("key", "")[:100]
     )
-
-
-def _filled(form: RecipeForm, plain: RecipeForm, values: dict[str, str]) -> RecipeForm:
-    """The form with the texts that were filled in, also those that make no sense.
-
-    A fleet that makes none has no defaults: the fields stay as they were.
-    """
-    there = {field.key for field in form.fields}
-    shown = (*form.fields, *(field for field in plain.fields if form.problems and field.key not in there))
-    fields = tuple(
-        field.model_copy(update={"value": values[field.key].strip()}) if field.key in values else field
-        for field in shown
-    )
-    return form.model_copy(update={"fields": fields})
 
 
 def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:

@@ -111,6 +111,18 @@ async def test_lost_nodes_come_back_also_without_advice(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 4}
 
 
+async def test_what_is_lost_under_an_unmoved_target_is_told_apart_from_what_the_rule_wants_more(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    advise(parts, 4)
+    await parts.pass_time(60.0)
+    parts.cloud.end(parts.cloud.machines[parts.ledger.alive()[0].instance.handle], after_s=0.0)
+    await parts.pass_time(130.0)
+    assert parts.states() == {"ready": 4}
+    entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
+    reasons = [entry.reason for entry in entries if entry.kind == "apply"]
+    assert reasons == ["it brings back what was lost", "the trainer waits"]
+
+
 async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 4)

@@ -1,122 +1,38 @@
 """`/api/v1/launches`: runs that are started from here, and looking after them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import ConfigDict, Field, StringConstraints
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
-from web.launching import acts
+from web.launching import acts, choosing
 from web.launching.launcher import LOG, Launch, UnknownRun, tail
-from web.launching.options import LaunchOptions, reachable
-from web.parts import PartsOf, ViewerOf
+from web.launching.options import LaunchOptions
+from web.parts import Parts, PartsOf, ViewerOf
+from web.present.launches import LAUNCHES, LaunchChoice
 from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
-from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, Reason, refusals
+from web.routes.api.launch_terms import (
+    Asked,
+    CloneAsked,
+    ClonePreviewed,
+    LaunchAnswer,
+    LaunchAsked,
+    LaunchList,
+    LaunchPreviewed,
+    LogAnswer,
+    PreviewAnswer,
+    StateName,
+)
+from web.routes.api.terms import PREFIX, SENT, Key, Limit, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["launches"])
 
-MOST_SETTINGS = 200
-LARGEST_LIMIT_S = 1e7
-
-StateName = Literal["starting", "running", "ended"]
 RunName = Annotated[
     str,
     Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="Name of the run.", examples=["smoke-20260101"]),
 ]
-KEY = r"^[A-Za-z0-9_.\-]{1,200}$"
-SettingKey = Annotated[str, StringConstraints(pattern=KEY)]
-SettingText = Annotated[str, StringConstraints(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Setting = bool | int | Annotated[float, Field(allow_inf_nan=False)] | SettingText | None
-
-_EXAMPLE: dict[str, Any] = {
-    "recipe": "smoke",
-    "set": {"stop.steps": 200},
-    "ends_by_itself": True,
-    "reason": "a first look",
-}
-_CLONE: dict[str, Any] = {"of": "smoke-20260101-000000-0000", "set": {"trainer.seed": 2}, "reason": "another seed"}
-
-
-class _Asked(Body):
-    set: dict[SettingKey, Setting] = Field(
-        default_factory=dict,
-        max_length=MOST_SETTINGS,
-        description="Settings that differ, each by its key.",
-        json_schema_extra={"propertyNames": {"pattern": KEY}},
-    )
-    fleet: bool | None = Field(
-        None,
-        description="A fleet service starts its nodes and sizes their pools. Left out: as the recipe asks, or as the "
-        "earlier run was launched.",
-    )
-    ends_by_itself: bool | None = Field(
-        None, description="It ends when it has learned, or may go no further. Left out: yes, or as the earlier run."
-    )
-    limit_s: float | None = Field(
-        None,
-        ge=1,
-        le=LARGEST_LIMIT_S,
-        allow_inf_nan=False,
-        description="It ends after that many seconds either way. Left out: never, or as the earlier run; null: never.",
-    )
-    reason: Reason
-
-
-class LaunchAsked(_Asked):
-    """A run of a recipe."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
-
-    recipe: str = Field(
-        min_length=1,
-        max_length=128,
-        pattern=NAME,
-        description="One that comes with AstraFlow (`astraflow recipes`), or of the page's own.",
-    )
-
-
-class CloneAsked(_Asked):
-    """A run with the settings of an earlier one."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [_CLONE]})
-
-    of: str = Field(min_length=1, max_length=128, pattern=NAME, description="A run that was launched from here.")
-
-
-class LaunchAnswer(Filled):
-    """A run that was launched from here."""
-
-    name: str
-    recipe: str
-    state: StateName
-    actor: str = Field(description="Who launched it.")
-    launched_at: float = Field(description="Unix seconds.")
-    last_word: str = Field(description="How it ended; empty while it goes on.")
-    folder: str
-    fleet: bool
-    ends_by_itself: bool
-    limit_s: float | None
-    can_resume: bool
-    logs: list[str] = Field(description="Its processes that have a log.")
-
-
-class LaunchList(Filled):
-    """A page of launched runs, newest first."""
-
-    items: list[LaunchAnswer]
-    total: int
-    page: int
-    pages: int
-
-
-class LogAnswer(Filled):
-    """A stretch of a log."""
-
-    program: str
-    text: str
-    end: int = Field(description="Where it ends: `after` of the next request.")
 
 
 @router.get("/launches", response_model=LaunchList, responses=refusals())
@@ -145,21 +61,30 @@ async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked | CloneAske
     404 for a recipe or run that there is not, 409 for settings that the recipe does not take.
     """
     try:
-        source = (
-            await acts.source_of(parts, body.recipe, "")
-            if isinstance(body, LaunchAsked)
-            else await acts.source_of(parts, "", body.of)
+        choice = await _chosen(parts, body, key=key)
+        if not choice.is_ready:
+            raise InvalidInput(choice.trouble)
+        name = await acts.launch(
+            parts, viewer, choice.source, choice.overrides, choice.options, reason=body.reason, key=key
         )
-    except InvalidInput as problem:
-        raise HTTPException(404, str(problem)) from problem
-    try:
-        form, overrides = await acts.checked(parts, source.place, body.set)
-        usual = await acts.usual_options(parts, form, body.of if isinstance(body, CloneAsked) else "")
-        options = reachable(_options(body, usual), form, parts.settings)
-        name = await acts.launch(parts, viewer, source, overrides, options, reason=body.reason, key=key)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return _answer(await parts.launcher.launch(name))
+
+
+@router.post("/launch-preview", response_model=PreviewAnswer, responses=refusals(404, *SENT))
+@needs(Need.OPERATE)
+async def preview(parts: PartsOf, body: LaunchPreviewed | ClonePreviewed) -> dict[str, Any]:
+    """What would come of a launch: the recipe as it would be run, what is wrong with it, checks, machines and cost.
+
+    Nothing is started. Its providers are asked whether they would start its machines, and at which price, which takes
+    as long as they do. A setting that makes no sense is an answer too: look at `is_ready`. 404 for a recipe or run that
+    there is not, 409 for one that cannot be read.
+    """
+    try:
+        return _preview(await choosing.with_providers(parts, await _chosen(parts, body)))
+    except InvalidInput as problem:
+        raise HTTPException(409, str(problem)) from problem
 
 
 @router.get("/launches/{name}", response_model=LaunchAnswer, responses=refusals(404))
@@ -207,7 +132,18 @@ async def log(
     return {"program": program, "text": text, "end": end}
 
 
-def _options(body: _Asked, usual: LaunchOptions) -> LaunchOptions:
+async def _chosen(parts: Parts, body: Asked, *, key: str = "") -> LaunchChoice:
+    """What is asked for. Raises: HTTPException for a recipe or run that there is not, InvalidInput for one torn."""
+    recipe, of = getattr(body, "recipe", ""), getattr(body, "of", "")
+    try:
+        source = await acts.source_of(parts, recipe, of)
+    except InvalidInput as problem:
+        raise HTTPException(404, str(problem)) from problem
+    values = {name: choosing.written(value) for name, value in body.set.items()}
+    return await choosing.chosen(parts, source, values, lambda usual: _options(body, usual), key=key)
+
+
+def _options(body: Asked, usual: LaunchOptions) -> LaunchOptions:
     """What is said, and what is usual for the rest."""
     return LaunchOptions(
         has_fleet=usual.has_fleet if body.fleet is None else body.fleet,
@@ -230,4 +166,32 @@ def _answer(launch: Launch) -> dict[str, Any]:
         "limit_s": launch.options.limit_s,
         "can_resume": launch.can_resume,
         "logs": launch.folder.logs(),
+    }
+
+
+def _preview(choice: LaunchChoice) -> dict[str, Any]:
+    form = choice.form
+    pools = choice.rehearsed.pools if choice.rehearsed is not None else form.pools
+    checks = [check.model_dump() for check in choice.provider_checks]
+    return {
+        "recipe": choice.source.recipe,
+        "of": choice.source.of,
+        "is_ready": choice.is_ready,
+        "problem": choice.problem,
+        "problems": [problem.model_dump() for problem in form.problems],
+        "checks": [check.model_dump() for check in form.checks],
+        "machines": choice.machines,
+        "cost": choice.cost,
+        "pools": [pool.model_dump() for pool in pools] if choice.has_pools else [],
+        "usd_per_hour": 0.0 if choice.has_pools else form.usd_per_hour,
+        "usd_per_hour_max": form.usd_per_hour_max,
+        "usd_per_day_max": form.usd_per_day_max,
+        "provider_checks": [{**check, "pool": check["pool"] or None} for check in checks],
+        "provider_problem": choice.rehearsal_problem,
+        "toml": form.toml,
+        "command": choice.command,
+        "request": {"method": "POST", "address": LAUNCHES, "body": choice.body},
+        "fleet": choice.options.has_fleet,
+        "ends_by_itself": choice.options.ends_by_itself,
+        "limit_s": choice.options.limit_s,
     }

@@ -1,0 +1,46 @@
+"""The demo of pools: three of them under the rule, one loses nodes, and the run goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.client.fleet_plane import connect_fleet
+from astraflow.contract.fleet import FleetStatus, InstanceState
+from astraflow.contract.ids import PoolId
+from tests.system.processes import assert_balanced, running
+from tests.system.test_fleet import ALICE, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+POOLS = {"us-east", "eu-west", "ap-south"}
+
+
+def size_of(status: FleetStatus) -> int:
+    """How many nodes the pool that loses some is to have."""
+    return next(pool.target for pool in status.pools if pool.spec.id == "us-east")
+
+
+def ready(status: FleetStatus) -> int:
+    """How many of them work."""
+    pool = next(pool for pool in status.pools if pool.spec.id == "us-east")
+    return dict(pool.nodes).get(InstanceState.READY, 0)
+
+
+async def test_a_pool_that_loses_nodes_has_them_again_while_the_trainer_goes_on(tmp_path: Path) -> None:
+    async with running("smoke/regions", tmp_path / "run", "--fleet", "--no-web", gone_within_s=60.0) as run:
+        report = await run.until(
+            lambda report: {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].steps > 2
+        )
+        assert {node.facts.region for node in report.nodes} == POOLS, "they are named after regions"
+        assert report.simulated, "and say that they stand for others"
+
+        async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
+            await until(fleet, lambda status: ready(status) >= 3)
+            before = (await run.report()).streams[0].steps
+            done = await fleet.lose(PoolId("us-east"), share=0.3, actor=ALICE, key="drill", reason="a drill")
+            assert done.lost
+            await until(fleet, lambda status: ready(status) < size_of(status))
+            await until(fleet, lambda status: ready(status) >= size_of(status))
+            assert not {one.id for one in await fleet.instances()} & set(done.lost), "others took their place"
+        report = await run.until(lambda report: report.streams[0].steps > before + 5)
+        assert_balanced(report)

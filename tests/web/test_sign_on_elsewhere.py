@@ -1,0 +1,220 @@
+"""Logging in through a provider that others wrote, over HTTP and in a browser."""
+
+import html
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Route, expect
+
+from astraflow.cli.ports import free_ports
+from tests.fakes.browser import Complaints, browser
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.oidc_provider import Client, OidcProvider, oidc_provider
+from tests.fakes.web import RunningWeb, running_web
+from web.accounts.provider import PROVIDER_PATH
+
+pytestmark = pytest.mark.anyio
+
+NOBODYS = "not-the-secret"
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[OidcProvider]:
+    async with oidc_provider() as running:
+        yield running
+
+
+@asynccontextmanager
+async def page_of(
+    provider: OidcProvider, directory: Path, *, claim: str = "groups", secret: str | None = None
+) -> AsyncIterator[RunningWeb]:
+    """A page that is registered with the provider. secret: what it sends instead of the one it was given."""
+    port = free_ports(1)[0]
+    client = await provider.register(f"http://127.0.0.1:{port}{PROVIDER_PATH}")
+    file = directory / "provider.toml"
+    file.write_text(_configured(provider, client, claim))
+    told = client.secret if secret is None else secret
+    async with (
+        FakeControlPlane(sequence=150).serving() as dataflow,
+        running_web(directory, dataflow, port=port, provider=file, provider_secret=told) as web,
+    ):
+        await web.until_fed()
+        yield web
+
+
+def _configured(provider: OidcProvider, client: Client, claim: str) -> str:
+    return (
+        f'issuer = "{provider.issuer}"\nclient_id = "{client.id}"\nlabel = "Elsewhere"\nclaim = "{claim}"\n'
+        '[roles]\nadmin = ["rl-leads"]\noperator = ["rl-team", "alice@example.org"]\nviewer = ["everybody"]\n'
+    )
+
+
+async def sent_on(client: httpx.AsyncClient, *, target: str = "/") -> str:
+    """Press the button: the provider's address where the browser is sent."""
+    began = await client.get("/login/provider", params={"next": target})
+    assert began.status_code == 303, began.text
+    return began.headers["location"]
+
+
+async def log_in(
+    client: httpx.AsyncClient, provider: OidcProvider, subject: str, *, target: str = "/"
+) -> httpx.Response:
+    return await client.get(await provider.logged_in(await sent_on(client, target=target), subject))
+
+
+async def role_of(client: httpx.AsyncClient) -> str:
+    """What Settings says that somebody is here, and with which role."""
+    page = html.unescape((await client.get("/settings")).text)
+    name = re.search(r"oidc:[\w.@]+", page)
+    role = re.search(r"with the role (\w+)", page)
+    return f"{name[0]} {role[1]}" if name and role else "nobody"
+
+
+async def test_who_logs_in_there_comes_in_here_with_the_role_of_the_claim(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
+    await provider.knows("alice", groups=["everybody", "rl-team"], preferred_username="alice.a")
+    await provider.knows("mallory", groups="rl-leads-of-another")
+    async with page_of(provider, tmp_path) as web, web.client() as client, web.client() as other:
+        back = await log_in(client, provider, "alice", target="/nodes?page=2")
+        assert (back.status_code, back.headers["location"]) == (303, "/nodes?page=2"), back.text
+        assert await role_of(client) == "oidc:alice.a operator"
+        assert (await log_in(other, provider, "mallory")).status_code == 403
+        assert await role_of(other) == "nobody"
+
+
+async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider, tmp_path: Path) -> None:
+    async with page_of(provider, tmp_path) as web, web.client() as first, web.client() as second:
+        await provider.knows("alice", groups=["rl-team"])
+        await log_in(first, provider, "alice")
+        await provider.knows("alice", groups=["everybody"])
+        await log_in(second, provider, "alice")
+        assert await role_of(first) == "oidc:alice viewer"
+        await provider.knows("alice", groups=["another-team"])
+        async with web.client() as third:
+            refused = await log_in(third, provider, "alice")
+            assert refused.status_code == 403
+            assert "to whom no role is given here" in refused.text
+        assert (await first.get("/api/v1/session")).status_code == 401, "and the sessions there were are over"
+
+
+async def test_an_address_that_the_provider_has_not_verified_is_none(provider: OidcProvider, tmp_path: Path) -> None:
+    async with page_of(provider, tmp_path, claim="email") as web, web.client() as client:
+        refused = await log_in(client, provider, "alice@example.org")
+        assert refused.status_code == 403, "whoever typed it would be her"
+        await provider.knows("alice@example.org", email="alice@example.org", email_verified=True)
+        assert (await log_in(client, provider, "alice@example.org")).status_code == 303
+
+
+async def test_who_says_no_there_is_told_so_and_can_try_again(provider: OidcProvider, tmp_path: Path) -> None:
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web, web.client() as client:
+        denied = await client.get(await provider.denied(await sent_on(client)))
+        assert denied.status_code == 403
+        assert "did not log you in: access_denied" in denied.text
+        assert (await log_in(client, provider, "alice")).status_code == 303
+
+
+async def test_a_code_is_worth_nothing_without_its_verifier_its_browser_or_a_second_time(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web, web.client() as victim, web.client() as thief:
+        code = httpx.URL(await provider.logged_in(await sent_on(victim), "alice")).params["code"]
+        own = httpx.URL(await provider.logged_in(await sent_on(thief), "alice"))
+        refused = await thief.get(str(own.copy_set_param("code", code)))
+        assert refused.status_code == 403, "the code of one login in another: the verifier is not that of its challenge"
+        assert "did not take the code" in refused.text
+        back = await provider.logged_in(await sent_on(victim), "alice")
+        assert (await thief.get(back)).status_code == 403
+        kept = httpx.Cookies(victim.cookies)
+        assert (await victim.get(back)).status_code == 303
+        async with web.client() as again:
+            again.cookies = kept
+            assert (await again.get(back)).status_code == 403
+
+
+async def test_the_nonce_is_of_the_login_that_was_begun(provider: OidcProvider, tmp_path: Path) -> None:
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web, web.client() as client:
+        asked = httpx.URL(await sent_on(client))
+        assert asked.params["code_challenge_method"] == "S256"
+        refused = await client.get(
+            await provider.logged_in(str(asked.copy_set_param("nonce", "of another login")), "alice")
+        )
+        assert refused.status_code == 403
+        assert "nonce" in refused.text
+
+
+async def test_a_wrong_secret_is_no_login_and_says_what_to_look_at(provider: OidcProvider, tmp_path: Path) -> None:
+    await provider.knows("alice", groups=["rl-leads"])
+    async with page_of(provider, tmp_path, secret=NOBODYS) as web:
+        async with web.client() as client:
+            refused = await log_in(client, provider, "alice")
+            assert refused.status_code == 403
+            assert "invalid_client" in refused.text
+            assert NOBODYS not in refused.text
+        async with web.logged_in() as admin:
+            entry = json.loads((await admin.get("/audit.ndjson?result=refused")).text.splitlines()[0])
+            assert (entry["action"], "invalid_client" in entry["reason"]) == ("session.open", True)
+
+
+async def test_a_provider_that_comes_back_with_another_key_is_believed_again(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web:
+        async with web.client() as client:
+            assert (await log_in(client, provider, "alice")).status_code == 303
+        await provider.rotate()
+        async with web.client() as client:
+            assert (await log_in(client, provider, "alice")).status_code == 403, "keys are not asked for at every turn"
+        web.clock.push(61)
+        async with web.client() as client:
+            assert (await log_in(client, provider, "alice")).status_code == 303
+
+
+async def test_a_provider_that_is_away_is_said_so_before_and_after(provider: OidcProvider, tmp_path: Path) -> None:
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web, web.client() as client:
+        back = await provider.logged_in(await sent_on(client), "alice")
+        await provider.stop()
+        answer = await client.get(back)
+        assert answer.status_code == 503
+        assert "did not redeem the code: ConnectError" in answer.text
+        web.clock.push(3601)
+        answer = await client.get("/login/provider")
+        assert answer.status_code == 503
+        assert "cannot be reached: ConnectError" in answer.text
+        async with web.logged_in() as admin:
+            assert (await admin.get("/settings")).status_code == 200, "the other ways in are open"
+
+
+@pytest.mark.browser
+async def test_a_browser_goes_there_and_back(provider: OidcProvider, tmp_path: Path) -> None:
+    """From one site to another and back by a form: what cookies travel is the browser's decision."""
+
+    async def bare(route: Route) -> None:
+        await route.fulfill(body="", content_type="text/css")
+
+    await provider.knows("alice", groups=["rl-team"])
+    async with page_of(provider, tmp_path) as web, browser() as chromium:
+        context = await chromium.new_context()
+        await context.route(re.compile("^https://"), bare)  # the provider's style sheet is on the internet
+        page, complaints = await context.new_page(), Complaints()
+        complaints.listen(page)
+        await page.goto(f"{web.address}/login?next=/settings")
+        await page.get_by_role("link", name="Continue with Elsewhere").click()
+        await expect(page.get_by_role("heading", name="Authorize Client")).to_be_visible()
+        assert page.url.startswith(provider.issuer)
+        await page.get_by_placeholder("sub").fill("alice")
+        await page.get_by_role("button", name="Authorize").click()
+        await page.wait_for_url(f"{web.address}/settings")
+        await expect(page.locator("main")).to_contain_text("with the role operator")
+        assert not any(cookie["name"].endswith("_flow") for cookie in await context.cookies()), "what it kept is gone"
+        assert complaints.heard == []
