@@ -153,6 +153,12 @@ async def test_what_a_chart_shows_is_taken_away_by_keys_alone(desk: Desk) -> Non
     await keys.to("Values")
     await keys.press("ArrowDown")
     await keys.is_seen()
+    await keys.to("v", like=".publishes-list a")
+    version = await keys.name()
+    await keys.press("Enter")
+    await keys.arrived("Weights")
+    await keys.is_seen()
+    assert (await keys.name()).startswith(f"{version} "), "the row of that version has the focus"
 
 
 async def test_a_run_is_stopped_resumed_and_launched_again_by_keys_alone(desk: Desk) -> None:
