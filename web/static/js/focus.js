@@ -1,13 +1,24 @@
 // Focus is never lost: what a swap or a patch takes away from under it gives it to what comes in its place.
 
+// Puts other content into a region. What has the focus stays where it is on the screen, also in a list that scrolls.
+export function refill(region, content) {
+  const focused = document.activeElement;
+  const isInside = region !== focused && region.contains(focused);
+  const top = focused.getBoundingClientRect().top;
+  region.replaceChildren(content);
+  if (!isInside) return;
+  refocus(region, focused);
+  if (document.activeElement !== region) region.scrollTop += document.activeElement.getBoundingClientRect().top - top;
+}
+
 // To what leads to the same place, else to the whole of it.
-export function refocus(region, before) {
+function refocus(region, before) {
   const href = before.getAttribute("href");
   const same = href && [...region.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
   land(same || region);
 }
 
-export function land(element) {
+function land(element) {
   if (element.tabIndex < 0) element.tabIndex = -1; // also of what takes no focus by itself
   element.focus({ preventScroll: true });
 }
