@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -24,8 +24,14 @@ _FLAGS = (
 )
 
 
+GIVEN_UP = "net::ERR_ABORTED"
+"""A request that was on its way when the page was left, or that is a download."""
+
+
 class Complaints:
-    """Console errors (failed requests and violations of the content security policy are some) and exceptions."""
+    """Console errors (answers that refuse and violations of the content security policy are some), exceptions, and
+    requests without an answer.
+    """
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -33,6 +39,16 @@ class Complaints:
     def listen(self, page: Page) -> None:
         page.on("console", lambda message: self._note(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda problem: self._note(str(problem)))
+        page.on("requestfailed", self._note_failed)
+
+    def taken(self) -> list[str]:
+        """What was heard since this was asked last."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def _note_failed(self, request: Request) -> None:
+        if request.failure not in (None, GIVEN_UP):
+            self._note(f"{request.url}: {request.failure}")
 
     def _note(self, text: str) -> None:
         self.heard.append(text)

@@ -4,20 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.web.walk import House, house
+from tests.fakes.keyboard import Keys
+from tests.web.walk import house
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
-PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
-
-FOCUSED = "document.activeElement.innerText?.trim() || document.activeElement.name || ''"
-MOST_ROWS = 10
-MOST_TABS = 80
 _LAUNCHED = re.compile("/launches/")
 
 
@@ -33,120 +28,86 @@ async def test_every_daily_task_works_with_keys_alone(
         cookies = [{"name": n, "value": v, "url": walked.web.address} for n, v in walked.admin.cookies.items()]
         await context.add_cookies(cookies)  # type: ignore[arg-type] # as it takes them
         await page.goto(walked.web.address)
-        await _find_a_run(page)
-        await _open_a_decision(page)
-        await _plan_a_resize(page, walked)
-        await _drain_a_node(page, fake)
-        await _pause_a_flow(page, fake)
-        await _launch_a_run(page)
+        keys = Keys(page)
+        await _find_a_run(keys)
+        await _open_a_decision(keys)
+        await _drain_a_node(keys, fake)
+        await _pause_a_flow_and_let_it_go_on(keys, fake)
+        await _change_a_plug_in(keys, fake)
+        await _launch_a_run(keys)
         assert complaints.heard == []
 
 
-async def _find_a_run(page: Page) -> None:
-    await page.keyboard.press("Control+k")
-    await expect(page.locator("#palette-list [role=option]").first).to_be_visible(timeout=PATIENCE_MS)
-    await page.keyboard.type("run reverse-0001")
-    await expect(page.locator("#palette-0")).to_contain_text("reverse-0001")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("h1")).to_contain_text("reverse-0001", timeout=PATIENCE_MS)
+async def _find_a_run(keys: Keys) -> None:
+    await keys.press("Control+k")
+    await expect(keys.page.locator("#palette-list [role=option]").first).to_be_visible()
+    await keys.page.keyboard.type("run reverse-0001")
+    await expect(keys.page.locator("#palette-0")).to_contain_text("reverse-0001")
+    await keys.press("Enter")
+    await keys.arrived("reverse-0001")
 
 
-async def _open_a_decision(page: Page) -> None:
-    await _go(page, "c", "Decisions")
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
-    decision = page.locator("dialog[open] #decision")
-    await expect(decision).to_be_visible(timeout=PATIENCE_MS)
-    await page.keyboard.press("Escape")
-    await expect(page.locator("dialog[open]")).to_have_count(0)
+async def _open_a_decision(keys: Keys) -> None:
+    await keys.go("c", "Decisions")
+    await keys.press("j")
+    name = await keys.name()
+    await keys.press("Enter")
+    await keys.dialog("Who")
+    await keys.back_out(name[:3])
 
 
-async def _plan_a_resize(page: Page, walked: House) -> None:
-    await _go(page, "p", "Pools")
-    await page.keyboard.press("j")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("h1")).to_contain_text("eu", timeout=PATIENCE_MS)
-    await _tab_to(page, "target")
-    await page.keyboard.press("Control+a")
-    await page.keyboard.type("6")
-    await page.keyboard.press("Tab")
-    await page.keyboard.type("by keys")
-    await page.keyboard.press("Enter")
-    dialog = page.locator("dialog[open]")
-    await expect(dialog).to_contain_text("Resize eu", timeout=PATIENCE_MS)
-    before = walked.fleet.status().pools[0].target
-    await _tab_to(page, "Cancel")
-    await page.keyboard.press("Enter")
-    await expect(dialog).to_have_count(0)
-    assert walked.fleet.status().pools[0].target == before, "planning changes nothing"
-
-
-async def _drain_a_node(page: Page, fake: FakeControlPlane) -> None:
-    await _go(page, "n", "Nodes")
-    for _ in range(MOST_ROWS):
-        await page.keyboard.press("j")
-        if (await page.evaluate("document.activeElement.innerText")).strip().startswith("node-a"):
-            break
-    await page.keyboard.press(".")
-    if not (await page.evaluate(FOCUSED)).startswith("Drain"):
-        await _tab_to(page, "Drain")
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("dialog")).to_contain_text("Drain node-a?", timeout=PATIENCE_MS)
-    await _tab_to(page, "reason")
-    await page.keyboard.type("by keys")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".flash")).to_contain_text("Node n0 finishes", timeout=PATIENCE_MS)
+async def _drain_a_node(keys: Keys, fake: FakeControlPlane) -> None:
+    await keys.go("n", "Nodes")
+    await keys.row("node-a")
+    await keys.press(".")
+    if not (await keys.name()).startswith("Drain"):
+        await keys.to("Drain")
+    await keys.press("Enter")
+    await keys.dialog("Drain node-a?")
+    await keys.back_out("Drain")
+    await keys.press("Enter")
+    await keys.dialog("Drain node-a?")
+    await keys.fill("Reason", "by keys")
+    await keys.press("Enter")
+    await keys.told("Node n0 finishes")
     assert ("drain", "n0", "admin") in fake.actions
 
 
-async def _pause_a_flow(page: Page, fake: FakeControlPlane) -> None:
-    await _go(page, "d", "Dataflow")
-    await _tab_to(page, "Pause")
-    for _ in range(MOST_TABS):
-        if await page.evaluate("document.activeElement.ariaLabel") == "Pause train":
-            break
-        await page.keyboard.press("Tab")
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("dialog")).to_contain_text("Pause flow train?", timeout=PATIENCE_MS)
-    await _tab_to(page, "Cancel")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("dialog[open]")).to_have_count(0)
+async def _pause_a_flow_and_let_it_go_on(keys: Keys, fake: FakeControlPlane) -> None:
+    await keys.go("d", "Dataflow")
+    await keys.use("Pause train")
+    await keys.dialog("Pause flow train?")
+    await keys.back_out("Pause train")
     assert not [action for action in fake.actions if action[0] == "paused"]
+    await keys.press("Enter")
+    await keys.dialog("Pause flow train?")
+    await keys.fill("Reason", "by keys")
+    await keys.press("Enter")
+    await keys.told("Flow train is paused")
+    await keys.use("Undo")
+    await keys.told("Flow train is resumed")
+    assert [(kind, flow) for kind, flow, _ in fake.actions[-2:]] == [("paused", "train"), ("resumed", "train")]
 
 
-async def _launch_a_run(page: Page) -> None:
-    await page.keyboard.press("Control+k")
-    await expect(page.locator("#palette-list [role=option]").first).to_be_visible(timeout=PATIENCE_MS)
-    await page.keyboard.press("Escape")
-    await _go(page, "r", "Runs")
-    await _tab_to(page, "New run")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("h1")).to_have_text("New run", timeout=PATIENCE_MS)
-    await _tab_to(page, "smoke")
-    await page.keyboard.press("Enter")
-    await expect(page.locator("h1")).to_contain_text("Launch", timeout=PATIENCE_MS)
-    await _tab_to(page, "limit_s")
-    await page.keyboard.press("Control+a")
-    await page.keyboard.type("1")
-    await _tab_to(page, "Launch run")
-    await page.keyboard.press("Enter")
-    await expect(page).to_have_url(_LAUNCHED, timeout=PATIENCE_MS)
+async def _change_a_plug_in(keys: Keys, fake: FakeControlPlane) -> None:
+    await keys.use("Change the filter of flow train")
+    await keys.dialog("Change the plug-ins of flow train")
+    await keys.to("On")
+    await keys.press("Space")
+    await keys.fill("Reason", "by keys")
+    await keys.press("Enter")
+    await keys.told("changes with the next version")
+    assert [(change.filters, change.reason) for change in fake.changes] == [
+        (({"kind": "length", "max_share": 0.5},), "by keys")
+    ]
 
 
-async def _go(page: Page, key: str, title: str) -> None:
-    await page.keyboard.press("Escape")  # out of the field that has the focus
-    await page.keyboard.press("g")
-    await page.keyboard.press(key)
-    await expect(page.locator("h1")).to_have_text(title, timeout=PATIENCE_MS)
-    await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
-
-
-async def _tab_to(page: Page, wanted: str) -> None:
-    """Press Tab until what has the focus is called that, or is the field of that name."""
-    passed = []
-    for _ in range(MOST_TABS):
-        await page.keyboard.press("Tab")
-        passed.append(await page.evaluate(FOCUSED))
-        if passed[-1].startswith(wanted):
-            return
-    raise AssertionError(f"Tab does not reach {wanted!r}, but {passed}")
+async def _launch_a_run(keys: Keys) -> None:
+    await keys.go("r", "Runs")
+    await keys.use("New run")
+    await keys.arrived("New run")
+    await keys.use("smoke")
+    await keys.arrived("Launch")
+    await keys.fill("Time limit", "1")
+    await keys.use("Launch run")
+    await expect(keys.page).to_have_url(_LAUNCHED)

@@ -59,12 +59,20 @@ async def test_files_of_the_chart_have_what_it_plots(web: RunningWeb) -> None:
         as_csv = list(csv.reader(io.StringIO((await client.get("/api/v1/series.csv?chart=balance")).text)))
         as_json = (await client.get("/api/v1/series.json?chart=balance")).json()
         table = (await client.get("/charts/balance")).text
+        weights = (await client.get("/weights")).text
+        other = (await client.get("/charts/wait")).text
 
     assert as_csv[0] == ["time", "unix_s", "demand", "ready", "ordered", "aimed", "low", "high", "wait"]
     assert len(as_csv) - 1 == len(as_json) == 150
     assert float(as_csv[-1][2]) == as_json[-1]["demand"] == 41.0
     assert "The same as a table" in table
     assert "trainer waits" in table
+    published = re.findall(r'href="/weights#([^"]+)">v(\d+)</a>', table)
+    assert published[0] == ("version-solver-v131", "131")
+    assert published[-1] == ("versions", "1"), "one that the table of weights has no more leads to the table"
+    assert 'id="version-solver-v131"' in weights
+    assert 'id="versions"' in weights
+    assert "Versions published" not in other
 
 
 async def test_a_decision_has_a_page_with_its_formula_and_what_came_of_it(web: RunningWeb) -> None:

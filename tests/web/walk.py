@@ -101,6 +101,10 @@ class House:
                 found.append(address + ASKS_FOR.get(route.path, ""))
         return [*found, *MORE]
 
+    async def answers(self) -> dict[str, httpx.Response]:
+        """What each of them gives: pages, parts of pages and files."""
+        return {address: await self.admin.get(address) for address in self.addresses()}
+
     async def pages(self) -> dict[str, str]:
         """Those that are whole pages, by address."""
         found = {}
@@ -108,7 +112,7 @@ class House:
             if FILE.search(address):
                 continue
             answer = await self.admin.get(address)
-            if answer.text.startswith("<!doctype html>"):
+            if is_page(answer):
                 assert answer.status_code in (200, 503) or address == MORE[-1], (
                     address,
                     answer.status_code,
@@ -116,6 +120,11 @@ class House:
                 )
                 found[address] = answer.text
         return found
+
+
+def is_page(answer: httpx.Response) -> bool:
+    """Whether it is a whole page."""
+    return answer.text.startswith("<!doctype html>")
 
 
 @asynccontextmanager

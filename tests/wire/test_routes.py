@@ -31,16 +31,15 @@ READ = (
     "GetReport WatchReport History Trajectories Rewards Groups Events Evaluations WhatIf GetFleet Instances Decisions "
     "Proposals GetMaintainer Transcript Providers"
 )
+STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"
 POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver RehearseProvider"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
     Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",
     Role.TRAINER: "Enroll Attach PullBatch ReportStep Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
-    Role.OPERATOR: f"Enroll {READ} Versions DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken "
-    f"RevokeJoinToken RevokeCredential RejectPlan SetMaintainerMode {POOLS}",
-    Role.AGENT: f"Enroll {READ} Versions TellTerms DrainNode MintJoinToken RevokeJoinToken RevokeCredential "
-    f"BeatMaintainer KeepTranscript {POOLS}",
+    Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode {POOLS}",
+    Role.AGENT: f"Enroll {READ} Versions {STEER} TellTerms BeatMaintainer KeepTranscript {POOLS}",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Written down again, by hand: what changes in the table has to be meant."""
@@ -73,7 +72,9 @@ async def test_what_metadata_says_beside_the_credential_counts_for_nothing() -> 
     async with planes() as address, dial(address, token=credential(Role.VIEWER)) as link:
         claims = {"role": "admin", "x-role": "admin", "astraflow-role": "admin", "x-forwarded-user": "root"}
         link._metadata = (*link._metadata, *claims.items())
-        with pytest.raises(NotPermitted, match=r"PauseFlow is open to admin, operator; this credential is a viewer's"):
+        with pytest.raises(
+            NotPermitted, match=r"PauseFlow is open to admin, agent, operator; this credential is a viewer's"
+        ):
             await call(link, "/astraflow.v1.ControlPlane/PauseFlow")
 
 

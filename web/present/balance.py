@@ -122,6 +122,21 @@ def published(rows: Sequence[charts.Row], window: scales.Window) -> str:
     return "".join(f"M{(place + 0.5) * scales.WIDTH / BARS:.1f} 0v5" for place in sorted(places))
 
 
+def publishes(rows: Sequence[charts.Row], window: scales.Window) -> list[tuple[int, float]]:
+    """The same as a list, newest first: each version that was published, and when it was first seen.
+
+    Of versions that came within one point the last is there.
+    """
+    found: list[tuple[int, float]] = []
+    before: float | None = None
+    for at, values in rows:
+        version = values.get("version")
+        if before is not None and version is not None and version > before and window.start <= at <= window.end:
+            found.append((int(version), at))
+        before = version
+    return found[::-1]
+
+
 def _mark(kind: PinKind, found: Sequence[Pin], window: scales.Window) -> PinMark:
     newest = found[-1]
     more = f" (and {len(found) - 1} before)" if len(found) > 1 else ""

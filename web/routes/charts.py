@@ -10,7 +10,7 @@ from astraflow.contract.reports import Report
 from web.parts import Parts, PartsOf
 from web.points import Point
 from web.present import charts
-from web.present.balance import balance
+from web.present.balance import balance, publishes
 from web.present.ladder import lag_table
 from web.present.overview import one_chart, overview, rows_of, titles
 from web.present.page_points import page_points
@@ -39,6 +39,7 @@ async def show(request: Request, parts: PartsOf, name: str) -> Response:
         return _ladder(request, parts, report, points, choice)
     rows, pins = rows_of(points, choice.policy), parts.state.pinned.pins
     heads, body = as_table(spec, rows)
+    window = span_of([at for at, _ in rows], choice.span)
     return parts.pages.page(
         request,
         "charts/page.html",
@@ -56,7 +57,9 @@ async def show(request: Request, parts: PartsOf, name: str) -> Response:
             is_moving=choice.span.is_moving,
         ),
         drawing=one_chart(report, points, choice, name) if name in charts.LINED else None,
-        balance=balance(rows, span_of([at for at, _ in rows], choice.span), pins),
+        balance=balance(rows, window, pins),
+        publishes=publishes(rows, window) if name == charts.BALANCE.name else None,
+        listed={one.version for told in report.weights if told.policy == choice.policy for one in told.versions},
         heads=heads,
         rows=body,
     )

@@ -87,7 +87,12 @@ async def show(request: Request, parts: PartsOf, name: str, program: str = "") -
 @needs(Need.READ)
 async def show_state(request: Request, parts: PartsOf, name: str) -> Response:
     """How it stands, alone."""
-    return parts.pages.page(request, "launches/_state.html", view=launch_view(await parts.launcher.launch(name), ""))
+    return parts.pages.page(
+        request,
+        "launches/_state.html",
+        view=launch_view(await parts.launcher.launch(name), ""),
+        admins=await parts.accounts.users.admins(),
+    )
 
 
 @router.get("/launches/{name}/log")

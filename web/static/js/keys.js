@@ -43,7 +43,7 @@ function press(keys) {
 
 function escape(event) {
   if (event.target.closest(".drawer, .menu[open]")) return;
-  if (event.target.matches("body, main") || focusedRow()) press("Escape");
+  if (event.target.matches("body, main, .flash") || focusedRow()) press("Escape");
   else event.target.blur();
 }
 

@@ -2,6 +2,7 @@
 import { holdReading } from "./again.js";
 import { heard, lost, pausedAge } from "./age.js";
 import { patchCells } from "./cells.js";
+import { refill } from "./focus.js";
 import { membersAre, watched } from "./nodes.js";
 import { addPins, addPoints, points, shownSequence } from "./points.js";
 
@@ -118,7 +119,7 @@ function patchRegions(regions) {
     for (const element of document.querySelectorAll(`[data-region="${CSS.escape(name)}"]`)) {
       const template = document.createElement("template");
       template.innerHTML = html; // rendered and escaped by our own server
-      element.replaceChildren(template.content);
+      refill(element, template.content);
     }
     tell("live-region");
   }

@@ -2,6 +2,7 @@
 import { age } from "./age.js";
 import { ago } from "./ago.js";
 import { dialog } from "./dialog.js";
+import { told } from "./focus.js";
 import { here } from "./here.js";
 import { hold } from "./hold.js";
 import "./keys.js";
@@ -12,7 +13,7 @@ import { palette } from "./palette.js";
 import { theme } from "./theme.js";
 
 // What most pages need; any other behaviour is in the file of its name, and comes with the first element that asks.
-const behaviors = { age, ago, choose, dialog, here, hold, live, menu, palette, pause, theme };
+const behaviors = { age, ago, choose, dialog, here, hold, live, menu, palette, pause, theme, told };
 const attached = new WeakSet();
 
 // The promise is kept when everything is attached; what is here already is attached at once.

@@ -1,0 +1,135 @@
+"""Who may come in, without a mouse: users, tokens, grants, both ways to log in, and the audit of all that."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.keyboard import Keys
+from tests.fakes.web import RunningWeb
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+
+PASSWORD = "a sentence is easy"
+
+
+async def test_accounts_and_their_audit_work_with_keys_alone(web: RunningWeb) -> None:
+    async with browser() as chromium, _desk(chromium, web.login_url) as keys:
+        link = await _add_a_user(keys)
+        async with _desk(chromium, link, refusals=1) as own:
+            await _choose_a_password(own)
+            await _log_in_by_password(own)
+        await _make_and_revoke_a_token(keys)
+        await _grant_and_take_back(keys)
+        await _lock_out(keys)
+        await _look_at_the_audit(keys)
+
+
+@asynccontextmanager
+async def _desk(chromium: Browser, link: str, *, refusals: int = 0) -> AsyncIterator[Keys]:
+    """A browser of somebody who comes in by a link, and is refused that often."""
+    async with logged_in_page(chromium, link) as (page, complaints, _):
+        keys = Keys(page)
+        await keys.arrived("")
+        yield keys
+        assert ["403" in heard for heard in complaints.heard] == [True] * refusals, complaints.heard
+
+
+async def _add_a_user(keys: Keys) -> str:
+    """Returns the link with which they come in."""
+    await keys.go("s", "Settings")
+    await keys.use("Users")
+    await keys.fill("Name", "bob")
+    await keys.choose("Role", "operator")
+    await keys.use("Add user")
+    await keys.arrived("A login link for bob")
+    await keys.to("The secret")
+    link = str(await keys.page.evaluate("document.activeElement.textContent"))
+    await keys.use("I have it")
+    await keys.arrived("Settings")
+    await expect(keys.page.locator("table", has_text="Logs in by")).to_contain_text("bob")
+    return link
+
+
+async def _choose_a_password(keys: Keys) -> None:
+    await keys.go("s", "Settings")
+    await keys.fill("New password", PASSWORD)
+    await keys.press("Enter")
+    await keys.told("The password is changed")
+
+
+async def _log_in_by_password(keys: Keys) -> None:
+    await keys.use("Log out", back=True)
+    await keys.arrived("Log in")
+    assert await keys.name() == "Name", "one types at once"
+    await keys.write("bob")
+    await keys.fill("Password", "not that one")
+    await keys.press("Enter")
+    await expect(keys.page.locator(".form-problem")).to_be_visible()
+    await keys.is_seen()
+    assert await keys.name() == "Password", "the name is there still"
+    await keys.write(PASSWORD)
+    await keys.press("Enter")
+    await keys.arrived("The trainer")
+
+
+async def _make_and_revoke_a_token(keys: Keys) -> None:
+    await keys.go("s", "Settings")
+    await keys.use("Tokens")
+    await keys.fill("What it is for", "a script")
+    await keys.choose("Scope", "viewer")
+    await keys.fill("Good for", "9")
+    await keys.press("Enter")
+    await expect(keys.page.locator(".secret")).to_be_visible()
+    await keys.use("I have it")
+    await keys.arrived("Settings")
+    await keys.use("Revoke a script")
+    await keys.dialog("Revoke this token?")
+    await keys.back_out("Revoke a script")
+    await keys.press("Enter")
+    await keys.dialog("Revoke this token?")
+    await keys.fill("Reason", "not needed")
+    await keys.press("Enter")
+    await keys.told("Token a script is revoked")
+
+
+async def _grant_and_take_back(keys: Keys) -> None:
+    await keys.to("Who")
+    await keys.choose("Role", "operator")
+    await keys.fill("On run", "reverse-0001")
+    await keys.fill("On pool", "local")
+    await keys.use("Grant")
+    await keys.told("Granted: operator")
+    await keys.use("Take back operator of bob on reverse-0001 local")
+    await keys.dialog("Take this grant back?")
+    await keys.use("Take back")
+    await keys.told("local")
+
+
+async def _lock_out(keys: Keys) -> None:
+    await keys.use("Lock out bob", back=True)
+    await keys.dialog("Lock bob out?")
+    await keys.use("Lock out")
+    await keys.told("Bob is locked out")
+
+
+async def _look_at_the_audit(keys: Keys) -> None:
+    await keys.go("a", "Audit")
+    await keys.use("Check the chain")
+    await expect(keys.page.locator(".chain-sentence")).to_contain_text("The chain is whole")
+    await keys.is_seen()
+    await keys.choose("Action", "user.add")
+    await keys.use("Filter")
+    await keys.page.wait_for_url("**/audit?*action=user.add*")
+    await keys.arrived("Audit")
+    await expect(keys.page.locator(".audit-table tbody tr")).to_have_count(1)
+    for ending in ("CSV", "NDJSON"):
+        await keys.to(ending)
+        async with keys.page.expect_download() as coming:
+            await keys.press("Enter")
+        text = Path(await (await coming.value).path()).read_text()
+        assert "user.add" in text
+        assert "password" not in text, "only what was filtered"
