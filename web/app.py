@@ -24,15 +24,16 @@ from astraflow.contract.errors import (
 )
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
-from web.audit import Deed
-from web.guard import READING, Guard, is_for_programs
+from web.audit.entries import Deed
+from web.door.guard import READING, Guard, is_for_programs
+from web.door.limits import Limits
+from web.door.places import Place
+from web.door.problem_reports import REQUEST_HEADER, problem_report, request_id
+from web.door.problems import FieldProblem, problem_answer
+from web.door.roles import Need, Needs, least_role
+from web.door.subjects import Subjects
 from web.launching.launcher import UnknownRun
-from web.limits import Limits
 from web.parts import House, Parts, parts_for_problems
-from web.places import Place
-from web.problem_reports import REQUEST_HEADER, problem_report, request_id
-from web.problems import FieldProblem, problem_answer
-from web.roles import Need, Needs, least_role
 from web.routes import (
     api,
     audit,
@@ -63,7 +64,6 @@ from web.routes import (
     views,
     weights,
 )
-from web.subjects import Subjects
 
 _OF_RUNS = (launches, comparing, runs, run_charts, trajectories)
 _PAGES = (overview, events, *_OF_RUNS, pool_charts, pools, nodes, dataflow, weights, decisions, maintainer)

@@ -12,25 +12,25 @@ from astraflow.contract.errors import Conflict
 from astraflow.runtime.clock import Clock
 from web.accounts.accounts import Accounts
 from web.accounts.viewer import Viewer
-from web.audit import Trail
+from web.acts.shelf import Shelf
+from web.audit.entries import Trail
+from web.audit.retention import Retention
 from web.db import Database
-from web.fleet_poller import FleetPoller
-from web.fleet_state import FleetState
-from web.following import FollowedRuns, Following
-from web.frames import FrameMaker
-from web.guard import READING
-from web.hub import Hub
+from web.door.guard import READING
+from web.feed.fleet_poller import FleetPoller
+from web.feed.fleet_state import FleetState
+from web.feed.following import FollowedRuns, Following
+from web.feed.frames import FrameMaker
+from web.feed.hub import Hub
+from web.feed.maintainer_watch import MaintainerWatch
+from web.feed.nodes_now import NodesNow
+from web.feed.state import RunState
+from web.history.recorder import Recorder
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
-from web.maintainer_watch import MaintainerWatch
-from web.nodes_now import NodesNow
-from web.recorder import Recorder
+from web.reading.views import SavedViews
 from web.rendering import Pages
-from web.retention import Retention
 from web.settings import Settings
-from web.shelf import Shelf
-from web.state import RunState
-from web.views import SavedViews
 
 RUN_COOKIE = "astraflow_run"
 RUN_HEADER = "x-run"

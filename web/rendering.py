@@ -15,14 +15,14 @@ from markupsafe import Markup, escape
 
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
-from web.flash import taken_flash
-from web.places import Place
+from web.door.flash import taken_flash
+from web.door.places import Place
+from web.door.roles import Need
 from web.present import formats
 from web.present.cells import Cell
 from web.present.navigation import NAVIGATION
 from web.present.sentences import bare_event
 from web.present.top import TopBar
-from web.roles import Need
 
 ROOM = Path(__file__).parent
 STATIC = ROOM / "static"

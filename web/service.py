@@ -13,17 +13,17 @@ from astraflow.runtime.runs import RunFolder, active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
 from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
+from web.acts.shelf import Shelf
 from web.app import create_app
-from web.audit import Trail
+from web.audit.entries import Trail
+from web.audit.retention import Retention
 from web.db import open_database
-from web.following import FollowedRuns, following
+from web.feed.following import FollowedRuns, following
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
 from web.parts import House
-from web.retention import Retention
+from web.reading.views import SavedViews
 from web.settings import Settings
-from web.shelf import Shelf
-from web.views import SavedViews
 
 log = get_logger()
 

@@ -17,7 +17,7 @@ class User(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     role: str
-    """A `web.roles.Role`."""
+    """A `web.door.roles.Role`."""
     created_at: float
     password_hash: str | None = None
     """Argon2id; None for who logs in by a link or through a provider."""

@@ -14,7 +14,7 @@ URL = "ASTRAFLOW_WEB_DATABASE"
 
 
 def audited(place: Path | None, what: str, *arguments: str) -> int:
-    """Run `python -m web.auditing WHAT`; returns its exit code. Raises: InvalidInput without an audit at that place."""
+    """Run `python -m web.audit WHAT`; returns its exit code. Raises: InvalidInput without an audit at that place."""
     folder = _folder(place, has_url=bool(os.environ.get(URL)))
     with tempfile.TemporaryDirectory(prefix="astraflow-audit-") as directory:
         copy = Path(directory)
@@ -22,7 +22,7 @@ def audited(place: Path | None, what: str, *arguments: str) -> int:
             copied(folder / DATABASE, copy / DATABASE)
         (copy / SECRET).touch(mode=0o600)
         (copy / SECRET).write_bytes(_secret(folder))
-        argv = [sys.executable, "-m", "web.auditing", what, "--directory", directory, *arguments]
+        argv = [sys.executable, "-m", "web.audit", what, "--directory", directory, *arguments]
         return subprocess.run(argv, check=False).returncode  # noqa: S603 (arguments one by one)
 
 

@@ -58,7 +58,7 @@ def _retell(folder: RunFolder, place: Path) -> None:
             f"could be shown. What there is: the recipe ({folder.recipe_file.name}), logs ({logs}); it goes on as "
             f"`astraflow run {folder.recipe_file} --run-dir {folder.path}`"
         )
-    argv = [sys.executable, "-m", "web.retelling", "--run-dir", str(folder.path), "--directory", str(place)]
+    argv = [sys.executable, "-m", "web.history.retelling", "--run-dir", str(folder.path), "--directory", str(place)]
     done = subprocess.run(argv, env=_environment(), stdin=subprocess.DEVNULL, check=False)  # noqa: S603 (arguments one by one)
     if done.returncode:
         raise InvalidInput(f"what {folder.path / PLACE} holds cannot be shown; why is said above")

@@ -24,8 +24,8 @@ from web import queries
 from web.db import Database, open_database
 from web.history import reading, writing
 from web.history.levels import DAY_S, FIVES, HOUR_S, LEVELS, SECONDS, TENS, Level
+from web.history.points import VALUES
 from web.history.samples import NODE_VALUES, Sample, node_subject, policy_subject
-from web.points import VALUES
 from web.tables import SeriesRolled
 
 END_AT = 1_800_000_000.0

@@ -15,7 +15,7 @@ from astraflow.cli.main import app
 from astraflow.cli.rundir import RunDirectory
 from astraflow.contract.errors import InvalidInput
 from tests.fakes.clock import ManualClock
-from web.audit import Author, Deed, Trail
+from web.audit.entries import Author, Deed, Trail
 from web.db import Database, open_database
 
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")

@@ -18,8 +18,8 @@ from tests.fakes.launching import FakeCatalogue, FakeLauncher
 from tests.fakes.web import RunningWeb, running_web, shown_secret
 from tests.fakes.world import World
 from web.db import open_database
-from web.report_json import report_to_json
-from web.retelling import retell
+from web.feed.report_json import report_to_json
+from web.history.retelling import retell
 from web.tables import RunRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]

@@ -1,6 +1,6 @@
 """Launching without processes: a recipe whose form is known, and runs that are over as soon as they are begun.
 
-For tests that launch by the hundred; `tests/web/test_launching.py` has the real thing.
+For tests that launch by the hundred; `tests/web/launching/test_launching.py` has the real thing.
 """
 
 import json

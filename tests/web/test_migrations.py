@@ -21,12 +21,12 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import running_web
 from web import db, queries, tables
 from web.accounts.accounts import open_accounts
-from web.audit import Author, Deed, Trail
+from web.audit.entries import Author, Deed, Trail
 from web.db import open_database
 from web.history import reading, writing
 from web.history.levels import SECONDS
+from web.history.points import VALUES
 from web.history.samples import Sample
-from web.points import VALUES
 
 MIGRATIONS = Path(db.__file__).parent / "migrations"
 COOKIE = "a cookie from before"

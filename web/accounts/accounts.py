@@ -14,7 +14,7 @@ from web.accounts.tokens import Tokens
 from web.accounts.users import Users
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit import Trail
+from web.audit.entries import Trail
 from web.db import Database
 
 BEARER = "bearer "

@@ -10,9 +10,9 @@ from web.accounts import queries
 from web.accounts.sessions import ADMIN
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit import Deed
-from web.places import Place
-from web.roles import RANKS, Role
+from web.audit.entries import Deed
+from web.door.places import Place
+from web.door.roles import RANKS, Role
 from web.tables import ApiToken, RoleGrant, User
 
 LONGEST_RUN = 200

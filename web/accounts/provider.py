@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.config import Config
-from web.roles import Role
+from web.door.roles import Role
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 """Public keys only: never `none`, never a shared secret."""

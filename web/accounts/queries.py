@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, and_, func, or_, update
 from sqlmodel import Session, col, delete, select
 
-from web.places import Grant, Place
-from web.roles import Role
+from web.door.places import Grant, Place
+from web.door.roles import Role
 from web.tables import ApiToken, BrowserSession, LoginToken, RoleGrant, User
 
 

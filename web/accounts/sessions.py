@@ -9,9 +9,9 @@ from astraflow.contract.errors import Conflict, NotAuthenticated
 from web.accounts import queries
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit import Author, Deed
-from web.places import Grant
-from web.roles import Role
+from web.audit.entries import Author, Deed
+from web.door.places import Grant
+from web.door.roles import Role
 from web.settings import SESSION_S
 from web.tables import BrowserSession, LoginToken, User
 

@@ -13,8 +13,8 @@ from web.accounts import queries
 from web.accounts.provider import Flow, Provider, shown_name
 from web.accounts.sessions import Sessions
 from web.accounts.vault import Vault
-from web.audit import Author, Deed
-from web.roles import Role
+from web.audit.entries import Author, Deed
+from web.door.roles import Role
 
 FLOW_S = 600.0
 """How long a person may take at the provider."""

@@ -9,9 +9,9 @@ from astraflow.contract.errors import Conflict, InvalidInput
 from web.accounts import queries
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit import Deed
-from web.places import Grant
-from web.roles import MAY, Role
+from web.audit.entries import Deed
+from web.door.places import Grant
+from web.door.roles import MAY, Role
 from web.tables import ApiToken, User
 
 PREFIX = "astraflow_pat_"

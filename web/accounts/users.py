@@ -11,8 +11,8 @@ from web.accounts.passwords import Passwords
 from web.accounts.sessions import ADMIN, Sessions
 from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit import Author, Deed
-from web.roles import Role
+from web.audit.entries import Author, Deed
+from web.door.roles import Role
 from web.tables import User
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")

@@ -5,7 +5,7 @@ import hmac
 from dataclasses import dataclass
 
 from astraflow.runtime.clock import Clock
-from web.audit import Trail
+from web.audit.entries import Trail
 from web.db import Database
 
 

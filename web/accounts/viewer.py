@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from web.audit import Author
-from web.places import EVERYWHERE, Grant, Place, lesser, role_there
-from web.roles import RANKS, Need, Role
+from web.audit.entries import Author
+from web.door.places import EVERYWHERE, Grant, Place, lesser, role_there
+from web.door.roles import RANKS, Need, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

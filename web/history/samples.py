@@ -8,9 +8,9 @@ from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import NodeReport, Report
-from web.capacity import FLEET_VALUES
+from web.feed.capacity import FLEET_VALUES
 from web.history.levels import SECONDS, TENS, Level
-from web.points import SERVING, VALUES, Point
+from web.history.points import SERVING, VALUES, Point
 
 FLEET_SUBJECT = "fleet"
 """The subject of numbers about all pools together."""

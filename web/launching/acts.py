@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
 from web.accounts.viewer import Viewer
-from web.audit import Deed
-from web.fleet_acts import own_key
+from web.acts.fleet import own_key
+from web.audit.entries import Deed
 from web.launching.options import LaunchOptions, reachable
 from web.parts import Parts
 

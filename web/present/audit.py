@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from web.audit import HASHED, Verdict
-from web.exports import csv_text
+from web.audit.entries import HASHED, Verdict
+from web.reading.exports import csv_text
 from web.tables import AuditEntry
 
 COLUMNS = (*HASHED, "entry_hash")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from web.pins import Pin, PinKind
+from web.feed.pins import Pin, PinKind
 from web.present import charts, formats, scales
 from web.present.findings import FED_BELOW
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
-from web.per_nodes import per_nodes
-from web.points import Series
+from web.feed.per_nodes import per_nodes
+from web.history.points import Series
+from web.history.ranges import DEFAULT_RANGE, RANGES_S
 from web.present import findings, formats
 from web.present.fleet_cells import fleet_cells
 from web.present.sentences import bare
 from web.present.weights import weight_cells
-from web.ranges import DEFAULT_RANGE, RANGES_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Cell:
 
 
 def live_cells(report: Report, series: Series) -> dict[str, Cell]:
-    """Everything that changes while a page is open, but for single nodes: see `web.nodes_now`."""
+    """Everything that changes while a page is open, but for single nodes: see `web.feed.nodes_now`."""
     cells = _run_cells(report)
     for stream in report.streams:
         cells |= _stream_cells(report, stream, series)

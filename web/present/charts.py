@@ -17,7 +17,7 @@ class Line:
     """One series of a chart."""
 
     value: str
-    """Name of a value of a point, as in `web.points.VALUES`."""
+    """Name of a value of a point, as in `web.history.points.VALUES`."""
     label: str
     style: str
     """CSS class: `main`, `second` or `faint`."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Literal
 
-from web.comparing import ComparedRun, differences
-from web.exports import Sheet
-from web.points import rounded
+from web.history.points import rounded
 from web.present import charts, formats, scales
 from web.present.runs import RUN_CHARTS
 from web.present.series import TABLE_ROWS, Table
+from web.reading.comparing import ComparedRun, differences
+from web.reading.exports import Sheet
 
 By = Literal["step", "time"]
 STYLES = ("one", "two", "three", "four")

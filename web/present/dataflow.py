@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from astraflow.contract.reports import FlowReport, Report
-from web.arrows import FAILED, Arrow, Counts, Graph, Stage, graph_of
-from web.exports import Sheet
+from web.feed.arrows import FAILED, Arrow, Counts, Graph, Stage, graph_of
 from web.present import formats, sankey
 from web.present.ledger import Balance, Entry, Figure, episode_entries, flow_balance, prefix_balance, stream_balance
 from web.present.plugins import PlannedRow, PluginRow, planned_rows, plugin_rows
 from web.present.stream_cards import StreamView, stream_view
+from web.reading.exports import Sheet
 
 OVERS = {"run": "Since it began", "minute": "Last minute"}
 """What the widths of the diagram are about."""

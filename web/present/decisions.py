@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from astraflow.contract.advice import ADVICE_INPUTS, PoolAdvice
-from web.decisions import RULE, Entry
-from web.exports import Sheet
 from web.present import formats
 from web.present.plans import FindingRow, finding_row
 from web.present.pools import usd
 from web.present.sentences import bare, grounded
+from web.reading.decisions import RULE, Entry
+from web.reading.exports import Sheet
 
 COLUMNS = ("id", "time", "unix_s", "source", "kind", "pool", "actor", "role", "message", "reason", "key", "guard")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.fleet import Pool
 from astraflow.contract.reports import NodeState
-from web.node_table import NodeRow
+from web.feed.node_table import NodeRow
 from web.present import formats
 
 SHOWN_NAMES = 12

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from astraflow.contract.reports import Event
-from web.exports import Sheet
 from web.present.sentences import bare_event, grounded
+from web.reading.exports import Sheet
 
 COLUMNS = ("ordinal", "unix_s", "kind", "subject", "message", "folded")
 

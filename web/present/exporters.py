@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from astraflow.runtime.runs import RunFacts
-from web.exporters import Exports
+from web.reading.exporters import Exports
 from web.settings import Settings
 
 ON, OFF, UNKNOWN = "on", "off", "not known here"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.advice import Reason
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
-from web.points import Point, PolicyPoint
+from web.history.points import Point, PolicyPoint
 from web.present import formats
 
 FED_BELOW = 0.08

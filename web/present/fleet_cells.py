@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Sequence
 
 from astraflow.contract.reports import NodeReport, NodeState, PoolReport, Report
-from web.capacity import FleetPoint, fleet_point, group_members, pending_nodes, pool_dollars
-from web.per_nodes import per_nodes
-from web.points import Point, Series
+from web.feed.capacity import FleetPoint, fleet_point, group_members, pending_nodes, pool_dollars
+from web.feed.per_nodes import per_nodes
+from web.history.points import Point, Series
+from web.history.ranges import DEFAULT_RANGE, RANGES_S
 from web.present import formats
-from web.ranges import DEFAULT_RANGE, RANGES_S
 
 Texts = dict[str, tuple[str, str]]
 """Text and tone by key."""

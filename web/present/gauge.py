@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from astraflow.contract.reports import Report
-from web.capacity import fleet_point
+from web.feed.capacity import fleet_point
 
 WIDTH = 200.0
 """Units of the scale: a hundred for each time the demand."""

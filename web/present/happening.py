@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from astraflow.contract.advice import ADVICE_INPUTS, Cap, PoolAdvice
 from astraflow.contract.reports import Event
-from web.points import Point
+from web.history.points import Point
 from web.present import formats
 from web.present.sentences import bare_event
 

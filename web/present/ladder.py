@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from astraflow.contract.ids import PolicyId
-from web.exports import Sheet
-from web.points import CHARTED_NODES, Point
+from web.history.points import CHARTED_NODES, Point
 from web.present import formats
 from web.present.scales import WIDTH, Window
 from web.present.series import TABLE_ROWS
+from web.reading.exports import Sheet
 
 BEHIND_Y = 6.0
 LAG_COLUMNS = ("time", "unix_s", "node", "versions_behind")

@@ -7,11 +7,11 @@ from statistics import quantiles
 
 from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, Pool
-from web.exports import Sheet
 from web.present import formats
 from web.present.causes import with_cause
 from web.present.pools import usd
 from web.present.sentences import grounded
+from web.reading.exports import Sheet
 
 STATE_TONES = {
     InstanceState.INTENDED: "busy",

@@ -15,7 +15,7 @@ from astraflow.contract.maintenance import (
     Proposal,
     ProposalState,
 )
-from web.maintainer_watch import MaintainerLook
+from web.feed.maintainer_watch import MaintainerLook
 from web.present import formats
 from web.present.decisions import KINDS
 from web.present.plans import PlanView, plan_view

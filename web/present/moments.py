@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from web.pins import Pin, PinKind
+from web.feed.pins import Pin, PinKind
 from web.present.events import SAME_MOMENT_S
 from web.present.sentences import grounded
 

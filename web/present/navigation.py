@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from web.roles import Need
+from web.door.roles import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

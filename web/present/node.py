@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from astraflow.contract.fleet import Instance, InstanceState
 from astraflow.contract.reports import NodeState
-from web.exports import Sheet
+from web.feed.node_table import NodeRow, NodeTable
 from web.history.reading import Row
-from web.node_table import NodeRow, NodeTable
 from web.present import formats, scales
 from web.present.causes import with_cause
 from web.present.cells import Cell
@@ -15,6 +14,7 @@ from web.present.node_cells import row_cells
 from web.present.series import as_sheet
 from web.present.slowness import Slowness, slowness
 from web.present.weight_page import LinkRow, link_row
+from web.reading.exports import Sheet
 
 CHART_HEIGHT = 120
 RATES = ("episodes", "tokens", "busy", "lag")

@@ -1,8 +1,8 @@
 """The live texts of one node: the first paint of its row and each push show the same ones."""
 
 from astraflow.contract.reports import NodeReport, NodeState
+from web.feed.node_table import NodeRow
 from web.history.samples import Shares
-from web.node_table import NodeRow
 from web.present import formats
 from web.present.causes import with_cause
 from web.settings import STALE_AFTER_S

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.reports import NodeState, Report
-from web.exports import Sheet
-from web.node_table import NodeQuery, NodeRow, NodeTable
-from web.nodes_now import members_of
+from web.feed.node_table import NodeQuery, NodeRow, NodeTable
+from web.feed.nodes_now import members_of
 from web.present import formats
 from web.present.cells import Cell
 from web.present.node_cells import row_cells
+from web.reading.exports import Sheet
 
 MOST_CHOICES = 60
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from web.capacity import FLEET_VALUES
-from web.pins import Pin
-from web.points import VALUES, Point
+from web.feed.capacity import FLEET_VALUES
+from web.feed.pins import Pin
+from web.history.points import VALUES, Point
+from web.history.ranges import DEFAULT_RANGE, TimeRange
 from web.present import charts, findings, scales
 from web.present.balance import Balance, balance
 from web.present.cells import Cell
@@ -19,7 +20,6 @@ from web.present.ladder import Rung, ladder
 from web.present.page_points import lags_over, page_points
 from web.present.pool_cards import SHOWN_POOLS, PoolCard, pool_cards
 from web.present.shell import Chosen
-from web.ranges import DEFAULT_RANGE, TimeRange
 
 SPARK_HEIGHT = 36
 SPARKS = {"wait": "wait", "ratio": "ratio", "nodes": "nodes", "price": "price"}

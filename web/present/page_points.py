@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
-from web.capacity import FLEET_VALUES
-from web.pins import Pin, pin_json
-from web.points import VALUES, Point, rounded
+from web.feed.capacity import FLEET_VALUES
+from web.feed.pins import Pin, pin_json
+from web.history.points import VALUES, Point, rounded
 from web.present.charts import ChartSpec, Row
 
 ALWAYS = ("version",)

@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 from astraflow.contract.reports import Report
 from web.accounts.viewer import Viewer
+from web.door.roles import Need
 from web.present import formats
 from web.present.cells import visible_nodes
 from web.present.navigation import NAVIGATION
-from web.roles import Need
 from web.tables import RunRecord, SavedView
 
 MOST_NODES = 500

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from astraflow.contract.advice import Mode
 from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import InstanceState, KillScope, Pool
-from web.exports import Sheet
-from web.fleet_state import FleetFeed, FleetState
+from web.feed.fleet_state import FleetFeed, FleetState
 from web.present import formats
 from web.present.causes import counted
 from web.present.fleet import show_command, start_command
+from web.reading.exports import Sheet
 from web.settings import Settings
 
 PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from astraflow.contract.rehearsals import Check, CheckKind, ProviderFacts, Rehearsal
-from web.fleet_state import FleetFeed
+from web.acts.providers import ProvidersLook
+from web.feed.fleet_state import FleetFeed
 from web.present import formats
 from web.present.fleet import show_command, start_command
-from web.providers import ProvidersLook
 from web.settings import Settings
 
 QUESTIONS = {

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from web.exports import Sheet
 from web.present import formats
-from web.run_list import AWAY, ENDED, LIVE, RunEntry, RunsAsked, RunsPage
+from web.reading.exports import Sheet
+from web.reading.run_list import AWAY, ENDED, LIVE, RunEntry, RunsAsked, RunsPage
 
 TONES = {LIVE: "good", "running": "good", "starting": "warn", ENDED: "off", AWAY: "off"}
 

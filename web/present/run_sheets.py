@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from web.exports import Sheet
 from web.present import charts, formats
 from web.present.ladder import LAG_COLUMNS
 from web.present.runs import RUN_CHARTS, RunPast, RunView
 from web.present.series import TABLE_ROWS, Table, as_sheet, as_table
 from web.present.timeline import PARTS
+from web.reading.exports import Sheet
 
 TIMELINE = "timeline"
 LABELS = {

@@ -8,8 +8,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from web.pins import Pin
-from web.points import AVERAGED_STEPS
+from web.feed.pins import Pin
+from web.feed.report_json import RecordedReport, report_from_json
+from web.history.points import AVERAGED_STEPS
+from web.history.ranges import RANGES_S, TimeRange
 from web.present import charts, formats, scales
 from web.present.ladder import Rung, rung
 from web.present.ledger import (
@@ -27,8 +29,6 @@ from web.present.page_points import page_points
 from web.present.run_findings import ladder_finding, run_findings
 from web.present.shell import Choice, moment
 from web.present.timeline import Timeline, timeline
-from web.ranges import RANGES_S, TimeRange
-from web.report_json import RecordedReport, report_from_json
 from web.tables import RunRecord
 
 SHOWN_POINTS = 600

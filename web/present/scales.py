@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from web.history.ranges import TimeRange
 from web.present import formats
-from web.ranges import TimeRange
 
 WIDTH = 1000.0
 """Units across a plot, whatever its width in pixels."""

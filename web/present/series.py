@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from web.exports import Sheet
 from web.present import charts, formats, scales
+from web.reading.exports import Sheet
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Heads and rows."""

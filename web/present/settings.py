@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from web.accounts.grants import Holding, holder
 from web.accounts.sessions import ADMIN
 from web.accounts.viewer import Viewer
-from web.roles import MAY, Need, Role
+from web.door.roles import MAY, Need, Role
 from web.tables import ApiToken, BrowserSession, User
 
 

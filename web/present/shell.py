@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from astraflow.contract.ids import PolicyId
+from web.feed.state import FeedState, RunState
+from web.history.ranges import DEFAULT_RANGE, RANGES_S, TimeRange, range_from
 from web.present import formats
-from web.ranges import DEFAULT_RANGE, RANGES_S, TimeRange, range_from
 from web.settings import Settings
-from web.state import FeedState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

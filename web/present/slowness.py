@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from astraflow.contract.reports import NodeState
-from web.node_table import NodeRow
+from web.feed.node_table import NodeRow
 from web.present import formats
 from web.present.node_cells import SLOW_BELOW
 

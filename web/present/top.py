@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import FleetStatus, KillScope
 from astraflow.contract.reports import Report
-from web.capacity import fleet_point
-from web.fleet_state import FleetState
+from web.feed.capacity import fleet_point
+from web.feed.fleet_state import FleetState
 from web.present import formats
 from web.present.cells import Cell
 

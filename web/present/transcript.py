@@ -9,9 +9,9 @@ from typing import Any
 
 from astraflow.contract.chains import chain_break, digest_of
 from astraflow.contract.maintenance import TranscriptEntry, TranscriptPage
-from web.exports import Sheet
 from web.present import formats
 from web.present.pools import usd
+from web.reading.exports import Sheet
 
 COLUMNS = ("ordinal", "unix_s", "wake", "kind", "body", "previous", "hash")
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from astraflow.contract.links import LinkReport
 from astraflow.contract.reports import Report
-from web.exports import Sheet
 from web.present.cells import visible_nodes
+from web.reading.exports import Sheet
 
 TableName = Literal["versions", "regions", "laggards", "links"]
 """What can be taken away."""

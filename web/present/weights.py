@@ -1,7 +1,7 @@
 """What the weights cost to move: full snapshots against deltas, and whether engines agree with their trainer."""
 
 from astraflow.contract.reports import Report
-from web.per_nodes import per_nodes
+from web.feed.per_nodes import per_nodes
 from web.present import formats
 
 GAP_LIMIT = 1e-3

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from astraflow.contract.advice import PoolAdvice
-from web.exports import Sheet
+from web.acts.what_if import Compared, figures
 from web.present import charts, formats, scales
 from web.present.pools import usd
 from web.present.series import as_sheet
-from web.what_if import Compared, figures
+from web.reading.exports import Sheet
 
 SPEC = charts.ChartSpec(
     name="what-if",

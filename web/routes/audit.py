@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl, urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from web import again, audit_queries
-from web.audit_queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
+from web.audit import queries as audit_queries
+from web.audit.queries import PAGE_ENTRIES, RESULTS, AuditFilter, filter_from
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
 from web.present.audit import ChainView, as_csv, as_ndjson, audit_row, chain_view, csv_head
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.reading import again
 from web.tables import AuditEntry
 
 router = APIRouter()

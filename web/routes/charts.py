@@ -7,8 +7,10 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.reports import Report
+from web.door.roles import Need, needs
+from web.history.points import Point
+from web.history.spans import points_over
 from web.parts import Parts, PartsOf
-from web.points import Point
 from web.present import charts
 from web.present.balance import balance, publishes
 from web.present.ladder import lag_table
@@ -17,8 +19,6 @@ from web.present.page_points import page_points
 from web.present.scales import span_of
 from web.present.series import as_table
 from web.present.shell import Chosen, chosen, shell
-from web.roles import Need, needs
-from web.spans import points_over
 
 router = APIRouter()
 

@@ -8,16 +8,16 @@ from fastapi.responses import Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from web.comparing import FEWEST, MOST, ComparedRun, compared
-from web.exports import Ending, sheet_answer
-from web.flash import Flash
+from web.acts.steering import told
+from web.door.flash import Flash
+from web.door.roles import Need, needs
+from web.feed.report_json import report_from_json
 from web.parts import Parts, PartsOf
 from web.present import comparing
 from web.present.comparing import By, Comparison, comparison
 from web.present.shell import shell
-from web.report_json import report_from_json
-from web.roles import Need, needs
-from web.steering import told
+from web.reading.comparing import FEWEST, MOST, ComparedRun, compared
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

@@ -5,11 +5,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from web.exports import Ending, Sheet, sheet_answer
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
 from web.present.dataflow import COLUMNS, OVERS, dataflow_sheet, dataflow_view
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.reading.exports import Ending, Sheet, sheet_answer
 
 router = APIRouter()
 

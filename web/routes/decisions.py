@@ -10,8 +10,13 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from web import again
-from web.decisions import (
+from web.door.roles import Need, needs
+from web.parts import Parts, PartsOf
+from web.present.decisions import KINDS, decision_groups, decision_row, decision_sheet, decision_view
+from web.present.fleet import show_command
+from web.present.shell import shell
+from web.reading import again
+from web.reading.decisions import (
     CURSOR,
     PAGE_ENTRIES,
     RULE_KINDS,
@@ -24,12 +29,7 @@ from web.decisions import (
     newer_than,
     reached,
 )
-from web.exports import Ending, sheet_answer
-from web.parts import Parts, PartsOf
-from web.present.decisions import KINDS, decision_groups, decision_row, decision_sheet, decision_view
-from web.present.fleet import show_command
-from web.present.shell import shell
-from web.roles import Need, needs
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

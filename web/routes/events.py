@@ -10,11 +10,11 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.lookups import EventPage, EventQuery
-from web.exports import Ending, sheet_answer
+from web.door.roles import Need, needs
 from web.parts import PartsOf
 from web.present.events import ABOUT, KINDS, event_rows, event_sheet, plain_rows, word
 from web.present.shell import shell
-from web.roles import Need, needs
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

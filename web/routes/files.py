@@ -4,9 +4,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from web.door.roles import Need, needs
 from web.files import FILES, files
 from web.rendering import STATIC, build_stamp
-from web.roles import Need, needs
 
 router = APIRouter()
 

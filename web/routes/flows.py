@@ -12,15 +12,15 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId
 from astraflow.contract.plugins import PluginChange, Seam
 from astraflow.contract.reports import FlowReport, StreamReport
-from web import flow_acts
 from web.accounts.viewer import Viewer
-from web.flash import Flash, Undo
-from web.fleet_acts import form_key
+from web.acts import flows as flow_acts
+from web.acts.fleet import form_key
+from web.acts.plugin_form import PluginForm, differs, flow_form, sampler_form, wanted_filters, wanted_single
+from web.acts.steering import NO_REASON, told
+from web.door.flash import Flash, Undo
+from web.door.roles import Need, On, needs
 from web.parts import Parts, PartsOf, ViewerOf
-from web.plugin_form import PluginForm, differs, flow_form, sampler_form, wanted_filters, wanted_single
 from web.present.shell import shell
-from web.roles import Need, On, needs
-from web.steering import NO_REASON, told
 
 router = APIRouter()
 

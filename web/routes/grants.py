@@ -7,13 +7,13 @@ from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.flash import Flash
+from web.acts.steering import told
+from web.door.flash import Flash
+from web.door.places import Grant, Place
+from web.door.roles import Need, needs
 from web.parts import PartsOf, ViewerOf
-from web.places import Grant, Place
 from web.present.shell import shell
-from web.roles import Need, needs
 from web.routes.settings import Reason, role_of
-from web.steering import told
 
 router = APIRouter()
 

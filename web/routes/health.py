@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from web.door.roles import Need, needs
 from web.parts import PartsOf
-from web.roles import Need, needs
 
 router = APIRouter()
 

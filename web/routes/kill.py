@@ -8,13 +8,13 @@ from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import KillScope
-from web import fleet_acts
-from web.flash import Flash
+from web.acts import fleet as fleet_acts
+from web.acts.steering import told
+from web.door.flash import Flash
+from web.door.roles import Need, On, needs
 from web.parts import PartsOf, ViewerOf
 from web.present.pools import fleet_view
 from web.present.shell import shell
-from web.roles import Need, On, needs
-from web.steering import told
 
 router = APIRouter()
 

@@ -6,15 +6,15 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.flash import Flash
+from web.acts.steering import NO_REASON, told
+from web.door.flash import Flash
+from web.door.roles import Need, On, needs
 from web.launching import acts, choosing
 from web.launching.launcher import tail
 from web.launching.options import LaunchOptions
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
-from web.roles import Need, On, needs
-from web.steering import NO_REASON, told
 
 router = APIRouter()
 

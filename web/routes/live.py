@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
-from web.guard import CLOSED_FOR_LOGIN, cookie_of
+from web.door.guard import CLOSED_FOR_LOGIN, cookie_of
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
-from web.roles import Need, needs
 
 router = APIRouter()
 

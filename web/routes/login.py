@@ -9,10 +9,10 @@ from astraflow.contract.errors import AstraFlowError, NotAuthenticated, Unavaila
 from web.accounts.attempts import TooManyAttempts
 from web.accounts.provider import PROVIDER_PATH
 from web.accounts.sign_on import FLOW_S
-from web.addresses import local_path
+from web.door.addresses import local_path
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf, ViewerOf
 from web.rendering import THEME_COOKIE, THEMES
-from web.roles import Need, needs
 from web.settings import SESSION_S
 
 router = APIRouter()

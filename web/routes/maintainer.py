@@ -10,17 +10,19 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import PlanId
 from astraflow.contract.maintenance import MaintainerMode, TranscriptPage
-from web import again, fleet_acts, maintainer_acts
-from web.exports import Ending, sheet_answer
-from web.flash import Flash
+from web.acts import fleet as fleet_acts
+from web.acts import maintainer as maintainer_acts
+from web.acts.pool_form import MOST_TEXT
+from web.acts.steering import told
+from web.door.flash import Flash
+from web.door.roles import Need, On, needs
 from web.parts import Parts, PartsOf, ViewerOf
-from web.pool_form import MOST_TEXT
 from web.present.maintainer import MODE_TEXTS, maintainer_view, note_rows, proposal_row
 from web.present.pools import fleet_view
 from web.present.shell import shell
 from web.present.transcript import transcript_sheet, transcript_view
-from web.roles import Need, On, needs
-from web.steering import told
+from web.reading import again
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

@@ -11,23 +11,23 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, NotPermitted
 from astraflow.contract.ids import NodeId
-from web.audit import Deed
-from web.exports import Ending, sheet_answer
-from web.flash import Flash
+from web.acts.steering import reason_of, steered, told
+from web.audit.entries import Deed
+from web.door.flash import Flash
+from web.door.places import Place
+from web.door.roles import Need, On, needs
+from web.door.subjects import pools_of_nodes
+from web.feed.node_table import NodeQuery
 from web.history import reading
 from web.history.samples import NODE_VALUES, node_subject
 from web.launching.launcher import UnknownRun
-from web.node_table import NodeQuery
 from web.parts import Parts, PartsOf, ViewerOf
-from web.places import Place
 from web.present.draining import drain_effect
 from web.present.heat import SIDE, cell_words, heat_map
 from web.present.node import node_page, rate_sheet
 from web.present.nodes import nodes_sheet, nodes_view
 from web.present.shell import shell
-from web.roles import Need, On, needs
-from web.steering import reason_of, steered, told
-from web.subjects import pools_of_nodes
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

@@ -7,14 +7,14 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Event
 from web.accounts.viewer import Viewer
+from web.door.roles import Need, needs
+from web.history.spans import points_over
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.events import ABOUT
 from web.present.happening import Happening, happening
 from web.present.overview import overview, titles
 from web.present.shell import chosen, shell
-from web.roles import Need, needs
-from web.run_pages import pins_of
-from web.spans import points_over
+from web.reading.run_pages import pins_of
 
 router = APIRouter()
 

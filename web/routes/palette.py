@@ -8,11 +8,11 @@ from fastapi.responses import JSONResponse, Response
 
 from web import queries
 from web.accounts.viewer import Viewer
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.keys import GENERAL, ROWS, page_keys
 from web.present.palette import MOST_FOUND, Entry, entries, found, shortened
 from web.present.shell import shell
-from web.roles import Need, needs
 
 router = APIRouter()
 

@@ -8,16 +8,16 @@ from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Pool, PoolSpec
-from web import fleet_acts
-from web.exports import Ending, sheet_answer
-from web.guard import FORM_TOKEN
+from web.acts import fleet as fleet_acts
+from web.acts.pool_form import bounds_from, number_from
+from web.acts.what_if import Compared, compared
+from web.door.guard import FORM_TOKEN
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
-from web.pool_form import bounds_from, number_from
-from web.pool_page import DEFAULT_HOURS, MEASURED, page_of, pool_of
 from web.present.machines import delay_sheet, delays
 from web.present.what_if import what_if_sheet, what_if_view
-from web.roles import Need, needs
-from web.what_if import Compared, compared
+from web.reading.exports import Ending, sheet_answer
+from web.reading.pool_page import DEFAULT_HOURS, MEASURED, page_of, pool_of
 
 router = APIRouter()
 

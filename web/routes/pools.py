@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import KillScope, Plan, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
-from web import again, fleet_acts
 from web.accounts.viewer import Viewer
-from web.exports import Ending, sheet_answer
-from web.flash import Flash, Undo
+from web.acts import fleet as fleet_acts
+from web.acts.pool_form import MOST_TEXT, number_from, spec_from
+from web.acts.steering import told
+from web.door.flash import Flash, Undo
+from web.door.roles import Need, On, needs
 from web.parts import Parts, PartsOf, ViewerOf
-from web.pool_form import MOST_TEXT, number_from, spec_from
-from web.pool_page import made_from, page_of, pool_now, pool_of
 from web.present.plans import plan_view
 from web.present.pools import (
     fleet_view,
@@ -25,8 +25,9 @@ from web.present.pools import (
     pool_sheet,
 )
 from web.present.shell import shell
-from web.roles import Need, On, needs
-from web.steering import told
+from web.reading import again
+from web.reading.exports import Ending, sheet_answer
+from web.reading.pool_page import made_from, page_of, pool_now, pool_of
 
 router = APIRouter()
 

@@ -4,12 +4,12 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from web import fleet_acts
-from web.flash import Flash
+from web.acts import fleet as fleet_acts
+from web.acts.steering import told
+from web.door.flash import Flash
+from web.door.roles import Need, On, needs
 from web.parts import PartsOf, ViewerOf
 from web.present.providers import outcome
-from web.roles import Need, On, needs
-from web.steering import told
 
 router = APIRouter()
 

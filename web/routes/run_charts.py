@@ -6,13 +6,13 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from web.exports import Ending, sheet_answer
+from web.door.roles import Need, needs
 from web.parts import PartsOf
 from web.present.run_sheets import LABELS, run_sheet, run_table
 from web.present.shell import shell
-from web.roles import Need, needs
-from web.run_pages import RunNumber, showing
-from web.run_views import seen_of, span_from
+from web.reading.exports import Ending, sheet_answer
+from web.reading.run_pages import RunNumber, showing
+from web.reading.run_views import seen_of, span_from
 
 router = APIRouter()
 

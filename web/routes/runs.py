@@ -7,9 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
-from web import again
-from web.exports import Ending, sheet_answer
-from web.kept_runs import Told, told_of
+from web.door.roles import Need, needs
 from web.launching.launcher import UnknownRun
 from web.parts import Parts, PartsOf
 from web.present import run_list
@@ -18,11 +16,13 @@ from web.present.runs import RunView
 from web.present.sample_filter import SampleFilter
 from web.present.shell import shell
 from web.present.spread import Histogram, histogram
-from web.roles import Need, needs
-from web.run_list import STATES, asked_from, runs_page
-from web.run_pages import RunNumber, showing
-from web.run_views import span_from, view_of
-from web.sampled import reward_spread
+from web.reading import again
+from web.reading.exports import Ending, sheet_answer
+from web.reading.kept_runs import Told, told_of
+from web.reading.run_list import STATES, asked_from, runs_page
+from web.reading.run_pages import RunNumber, showing
+from web.reading.run_views import span_from, view_of
+from web.reading.sampled import reward_spread
 
 router = APIRouter()
 

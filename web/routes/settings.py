@@ -8,18 +8,18 @@ from fastapi.responses import Response
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.accounts.grants import GRANTED
 from web.accounts.viewer import Viewer
-from web.addresses import own_address
-from web.exporters import known_exports
-from web.flash import Flash
+from web.acts.providers import look
+from web.acts.steering import told
+from web.audit.retention import LONGEST_DAYS, SHORTEST_DAYS
+from web.door.addresses import own_address
+from web.door.flash import Flash
+from web.door.roles import Need, Role, needs
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.exporters import exporters_view
 from web.present.providers import providers_view
 from web.present.settings import grant_rows, grantees, need_rows, scopes, session_rows, token_rows, user_rows
 from web.present.shell import shell
-from web.providers import look
-from web.retention import LONGEST_DAYS, SHORTEST_DAYS
-from web.roles import Need, Role, needs
-from web.steering import told
+from web.reading.exporters import known_exports
 
 router = APIRouter()
 

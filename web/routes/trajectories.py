@@ -8,17 +8,17 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports import SampledTrajectory
-from web.exports import Ending, Sheet, sheet_answer
-from web.kept_runs import Told, told_of
+from web.door.roles import Need, needs
 from web.parts import PartsOf
 from web.present.conversations import conversation
 from web.present.sample_filter import ENDINGS, filter_from
 from web.present.samples import grouped
 from web.present.shell import shell
 from web.present.spread import bin_rows, histogram
-from web.roles import Need, needs
-from web.run_pages import RunNumber, run_head, showing
-from web.sampled import SamplePage, members_of, neighbours, one_sample, reward_spread, sample_page
+from web.reading.exports import Ending, Sheet, sheet_answer
+from web.reading.kept_runs import Told, told_of
+from web.reading.run_pages import RunNumber, run_head, showing
+from web.reading.sampled import SamplePage, members_of, neighbours, one_sample, reward_spread, sample_page
 
 router = APIRouter()
 

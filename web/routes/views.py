@@ -6,12 +6,12 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from web.addresses import local_path
-from web.flash import Flash
+from web.acts.steering import told
+from web.door.addresses import local_path
+from web.door.flash import Flash
+from web.door.roles import Need, needs
 from web.parts import PartsOf, ViewerOf
 from web.present.shell import shell
-from web.roles import Need, needs
-from web.steering import told
 
 router = APIRouter()
 

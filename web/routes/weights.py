@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from web import again
-from web.exports import Ending, sheet_answer
+from web.door.roles import Need, needs
 from web.parts import PartsOf
 from web.present.shell import shell
 from web.present.weight_page import PHASES, weight_page
 from web.present.weight_tables import TableName, weight_sheet
-from web.roles import Need, needs
+from web.reading import again
+from web.reading.exports import Ending, sheet_answer
 
 router = APIRouter()
 

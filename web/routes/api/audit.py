@@ -10,13 +10,13 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from web import audit_queries
-from web.audit_queries import AuditFilter, filter_from
-from web.fleet_acts import answered_once
+from web.acts.fleet import answered_once
+from web.audit import queries as audit_queries
+from web.audit.queries import AuditFilter, filter_from
+from web.audit.retention import LONGEST_DAYS, SHORTEST_DAYS
+from web.door.roles import Need, needs
 from web.parts import PartsOf, ViewerOf
 from web.present.audit import as_row
-from web.retention import LONGEST_DAYS, SHORTEST_DAYS
-from web.roles import Need, needs
 from web.routes import audit as page
 from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Limit, Reason, Whole, refusals
 

@@ -7,14 +7,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput, Unavailable
-from web.comparing import FEWEST, MOST, compared, differences
+from web.door.roles import Need, needs
+from web.feed.report_json import plain
 from web.parts import PartsOf
 from web.present import comparing
 from web.present.comparing import By
-from web.report_json import plain
-from web.roles import Need, needs
+from web.reading.comparing import FEWEST, MOST, compared, differences
+from web.reading.run_pages import is_live, record_of, showing
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
-from web.run_pages import is_live, record_of, showing
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 

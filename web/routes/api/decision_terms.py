@@ -7,8 +7,8 @@ from pydantic import Field
 
 from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.fleet import Decision
-from web.decisions import Entry
-from web.report_json import plain
+from web.feed.report_json import plain
+from web.reading.decisions import Entry
 from web.routes.api.fleet_terms import FindingAnswer
 from web.routes.api.terms import Filled
 

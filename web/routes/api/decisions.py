@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
-from web.decisions import CURSOR, ID, Asked, advice_at, decision, decision_page
+from web.door.roles import Need, needs
 from web.parts import PartsOf
-from web.roles import Need, needs
+from web.reading.decisions import CURSOR, ID, Asked, advice_at, decision, decision_page
 from web.routes.api.decision_terms import DecisionDetail, DecisionList, advice_answer, decision_answer
 from web.routes.api.terms import PREFIX, refusals
 

@@ -8,11 +8,11 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 
+from web.door.problems import Problem
+from web.door.roles import Need, declared_of, least_role, needs
 from web.parts import PartsOf
 from web.present.api import api_view
 from web.present.shell import shell
-from web.problems import Problem
-from web.roles import Need, declared_of, least_role, needs
 from web.routes.api import (
     audit,
     comparing,

@@ -1,7 +1,7 @@
 """Examples of what the API takes in its addresses and answers: made from the schemas, with values for names of fields.
 
 A field that is new needs a value here only when its type and the ending of its name (`_at`, `_s`, `_bytes`) say too
-little; `tests/web/test_api_examples.py` says when an example does not fit its schema.
+little; `tests/web/api/test_api_examples.py` says when an example does not fit its schema.
 """
 
 from collections.abc import Mapping

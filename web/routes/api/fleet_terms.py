@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from astraflow.contract.fleet import Applied, Instance, Plan, Pool
-from web.report_json import plain
+from web.feed.report_json import plain
 from web.routes.api.terms import Filled
 
 ModeName = Literal["off", "advise", "up-only", "on"]

@@ -10,14 +10,14 @@ from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
 from astraflow.contract.reports import FlowReport, Report, StreamReport
-from web import flow_acts
 from web.accounts.viewer import Viewer
-from web.arrows import graph_of
+from web.acts import flows as flow_acts
+from web.door.roles import Need, On, needs
+from web.feed.arrows import graph_of
+from web.feed.report_json import plain
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.dataflow import finding
 from web.present.stream_cards import pressure
-from web.report_json import plain
-from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Reason, refusals
 

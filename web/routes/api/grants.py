@@ -11,10 +11,10 @@ from astraflow.contract.errors import Conflict
 from web.accounts.grants import LONGEST_RUN, Holding
 from web.accounts.queries import id_of
 from web.accounts.viewer import Viewer
-from web.fleet_acts import answered_once
+from web.acts.fleet import answered_once
+from web.door.places import Place
+from web.door.roles import Need, Role, needs
 from web.parts import Parts, PartsOf, ViewerOf
-from web.places import Place
-from web.roles import Need, Role, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import LARGEST, NAME, PREFIX, SENT, Body, Filled, Key, Reason, refusals
 

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Query
 
 from astraflow.contract.fleet import LaunchId
 from astraflow.contract.ids import PoolId
-from web.fleet_acts import fleet_of
+from web.acts.fleet import fleet_of
+from web.door.roles import Need, needs
 from web.parts import PartsOf
-from web.roles import Need, needs
 from web.routes.api.fleet_terms import InstanceList, instance_answer
 from web.routes.api.terms import NAME, PREFIX, Limit, refusals
 

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
+from web.door.roles import Need, On, needs
 from web.launching import acts, choosing
 from web.launching.launcher import LOG, Launch, UnknownRun, tail
 from web.launching.options import LaunchOptions
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.launches import LAUNCHES, LaunchChoice
-from web.roles import Need, On, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.launch_terms import (
     Asked,

@@ -8,9 +8,9 @@ from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from web.accounts.tokens import LONGEST_DAYS, LONGEST_NAME
-from web.fleet_acts import answered_once
+from web.acts.fleet import answered_once
+from web.door.roles import Need, Role, needs
 from web.parts import PartsOf, ViewerOf
-from web.roles import Need, Role, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Reason, Said, Whole, refusals
 from web.routes.api.users import RoleName

@@ -8,10 +8,11 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import PlanId
 from astraflow.contract.maintenance import MaintainerMode
-from web import fleet_acts, maintainer_acts
-from web.maintainer_watch import MaintainerLook
+from web.acts import fleet as fleet_acts
+from web.acts import maintainer as maintainer_acts
+from web.door.roles import Need, On, needs
+from web.feed.maintainer_watch import MaintainerLook
 from web.parts import Parts, PartsOf, ViewerOf
-from web.roles import Need, On, needs
 from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.fleet_terms import AppliedAnswer, applied_answer

@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from astraflow.contract.maintenance import Maintainer, Proposal, TranscriptPage
+from web.feed.report_json import plain
 from web.present.transcript import transcript_view
-from web.report_json import plain
 from web.routes.api.fleet_terms import PlanAnswer, plan_answer
 from web.routes.api.terms import Body, Filled, Reason
 

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports import NodeReport, Report
-from web import fleet_acts
+from web.acts import fleet as fleet_acts
+from web.door.roles import Need, On, needs
+from web.feed.report_json import plain
 from web.parts import Parts, PartsOf, ViewerOf
-from web.report_json import plain
-from web.roles import Need, On, needs
 from web.routes.api.fleet_terms import CauseName
 from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Limit, NodeName, Reason, Said, refusals
 

@@ -8,10 +8,11 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import FleetStatus, KillScope, LaunchId, PlanId, PlanRequest, Pool
 from astraflow.contract.ids import PoolId
-from web import fleet_acts
+from web.acts import fleet as fleet_acts
+from web.acts.what_if import Compared, compared, figures
+from web.door.roles import Need, On, needs
+from web.feed.report_json import plain
 from web.parts import Parts, PartsOf, ViewerOf
-from web.report_json import plain
-from web.roles import Need, On, needs
 from web.routes.api.decision_terms import DecisionAnswer, LossAnswer, fleet_decision_answer
 from web.routes.api.fleet_bodies import (
     HoldAsked,
@@ -35,7 +36,6 @@ from web.routes.api.fleet_terms import (
     pool_answer,
 )
 from web.routes.api.terms import NAME, PREFIX, SENT, Key, PoolName, refusals
-from web.what_if import Compared, compared, figures
 
 router = APIRouter(prefix=PREFIX, tags=["fleet"])
 

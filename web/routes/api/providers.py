@@ -9,10 +9,10 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
-from web import fleet_acts
+from web.acts import fleet as fleet_acts
+from web.door.roles import Need, On, needs
+from web.feed.report_json import plain
 from web.parts import PartsOf, ViewerOf
-from web.report_json import plain
-from web.roles import Need, On, needs
 from web.routes.api.terms import NAME, PREFIX, Filled, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["fleet"])

@@ -9,22 +9,22 @@ from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
 from astraflow.contract.errors import Unavailable
-from web.capacity import FLEET_VALUES
-from web.exports import Ending, Sheet, sheet_answer
+from web.door.roles import Need, needs
+from web.feed.capacity import FLEET_VALUES
+from web.feed.report_json import plain, report_to_json
+from web.history.points import VALUES
+from web.history.spans import points_over
 from web.parts import Parts, PartsOf
-from web.points import VALUES
 from web.present import charts
 from web.present.ladder import lag_sheet
 from web.present.overview import rows_of
 from web.present.run_sheets import LABELS, run_sheet
 from web.present.series import as_sheet
 from web.present.shell import chosen
-from web.report_json import plain, report_to_json
-from web.roles import Need, needs
+from web.reading.exports import Ending, Sheet, sheet_answer
+from web.reading.run_pages import showing
+from web.reading.run_views import seen_of, span_from
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
-from web.run_pages import showing
-from web.run_views import seen_of, span_from
-from web.spans import points_over
 
 router = APIRouter(prefix=PREFIX, tags=["reports"])
 

@@ -8,10 +8,10 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from web import queries
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
-from web.roles import Need, needs
+from web.reading.run_pages import is_live
 from web.routes.api.terms import LARGEST, PREFIX, Filled, Limit, refusals
-from web.run_pages import is_live
 from web.tables import RunRecord
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])

@@ -6,7 +6,7 @@ from fastapi import Header, Path, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.convertors import Convertor, register_url_convertor  # codespell:ignore convertors,convertor
 
-from web.problems import MEDIA_TYPE
+from web.door.problems import MEDIA_TYPE
 
 PREFIX = "/api/v1"
 

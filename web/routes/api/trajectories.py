@@ -9,14 +9,14 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.reports import SampledTrajectory
-from web.kept_runs import Told, told_of
+from web.door.roles import Need, needs
+from web.feed.report_json import plain
 from web.parts import PartsOf
 from web.present.conversations import staleness_of, why_of
 from web.present.sample_filter import Ending, SampleFilter
-from web.report_json import plain
-from web.roles import Need, needs
+from web.reading.kept_runs import Told, told_of
+from web.reading.sampled import members_of, reward_spread
 from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
-from web.sampled import members_of, reward_spread
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 

@@ -11,10 +11,10 @@ from starlette.exceptions import HTTPException
 from web.accounts.queries import id_of
 from web.accounts.users import NAME as USER_NAME
 from web.accounts.viewer import Viewer
-from web.addresses import own_address
-from web.fleet_acts import answered_once
+from web.acts.fleet import answered_once
+from web.door.addresses import own_address
+from web.door.roles import Need, Role, needs
 from web.parts import Parts, PartsOf, ViewerOf
-from web.roles import Need, Role, needs
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Reason, refusals
 from web.tables import User

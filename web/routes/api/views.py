@@ -7,13 +7,13 @@ from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from web.fleet_acts import answered_once
+from web.acts.fleet import answered_once
+from web.door.roles import Need, needs
 from web.parts import PartsOf, ViewerOf
-from web.roles import Need, needs
+from web.reading.views import LONGEST_ADDRESS, LONGEST_NAME
 from web.routes.api.fleet_bodies import ReasonOnly
 from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Reason, Said, refusals
 from web.tables import SavedView
-from web.views import LONGEST_ADDRESS, LONGEST_NAME
 
 router = APIRouter(prefix=PREFIX, tags=["views"])
 

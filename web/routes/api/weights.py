@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
 from web.present.weight_page import weight_page
 from web.present.weight_tables import TableName, weight_sheet
-from web.roles import Need, needs
 from web.routes.api.terms import PREFIX, Filled, Limit, refusals
 
 router = APIRouter(prefix=PREFIX, tags=["weights"])

@@ -1,6 +1,6 @@
 // Regions of the page that read themselves again: none while the page is paused or nobody sees it, none twice alike,
 // and what they show stays when there is no answer.
-const tags = new WeakMap(); // what each region shows, as web/again.py names it
+const tags = new WeakMap(); // what each region shows, as web/reading/again.py names it
 let isHeld = false;
 
 // One switch for everything that changes by itself.

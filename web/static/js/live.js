@@ -82,7 +82,7 @@ function connectNow() {
   connect();
 }
 
-// The messages of web/frames.py.
+// The messages of web/feed/frames.py.
 function receive(message) {
   delay = FIRST_DELAY_MS;
   if (message.kind === "rows") {

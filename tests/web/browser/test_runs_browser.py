@@ -1,0 +1,125 @@
+"""From a run down to a conversation with the keyboard alone, in a real browser, in both themes and narrow."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.web import RunningWeb, running_web
+from tests.fakes.world import World
+from tests.web.pages.test_trajectories import HOSTILE, recorded
+from tests.web.reading.test_comparing import recorded as kept
+from tests.web.reading.test_run_list import filled, record
+from tests.web.walk import ticking
+
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
+
+PATIENCE_MS = 40_000
+"""A busy machine is no failure."""
+
+PLACE = """[
+    Math.round(document.activeElement.getBoundingClientRect().top), document.activeElement.getAttribute('href')
+]"""
+"""Where on the screen the focus is, and what has it."""
+
+A_FEW_LINES = 120
+"""Pixels that titles above may take more or less when what they say has changed."""
+
+
+@pytest.fixture
+async def chromium() -> AsyncIterator[Browser]:
+    async with browser() as running:
+        yield running
+
+
+async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    fake.world.tool = HOSTILE
+    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
+        async with web.client() as client:
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
+            await recorded(web, client)
+        await page.goto(f"{web.address}/runs/1")
+        await page.locator("a.bar").first.focus()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**/trajectories?*min_reward=0.0&max_reward=0.0", timeout=PATIENCE_MS)
+        await page.keyboard.press("j")
+        await page.keyboard.press("j")
+        await expect(page.locator("main .table tbody tr").nth(1)).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("h1")).to_contain_text("Reward", timeout=PATIENCE_MS)
+        await expect(page.locator(".turn[data-model]").first).to_be_visible()
+        first = page.url
+        await page.keyboard.press("j")
+        await page.wait_for_url(lambda url: url != first, timeout=PATIENCE_MS)
+        await page.keyboard.press("k")
+        await page.wait_for_url(first, timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await page.wait_for_url("**/groups/**", timeout=PATIENCE_MS)
+        await page.keyboard.press("Escape")
+        await page.wait_for_url("**/trajectories", timeout=PATIENCE_MS)
+        assert complaints.heard == []
+
+
+async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_they_are(
+    web: RunningWeb, fake: FakeControlPlane, chromium: Browser
+) -> None:
+    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
+        async with web.client() as client:
+            client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
+            await recorded(web, client)
+        await page.goto(f"{web.address}/runs/1")
+        await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
+        await page.locator("a.bar").first.focus()
+        at, focused = await page.evaluate(PLACE)
+        await page.evaluate("document.querySelector('#finding-reward').textContent = 'from before'")
+        await expect(page.locator("#finding-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
+        assert await page.evaluate(PLACE) == [pytest.approx(at, abs=A_FEW_LINES), focused]
+        assert await page.evaluate("scrollY") > 0
+        assert complaints.heard == []
+
+
+async def test_pages_of_runs_fit_a_phone(web: RunningWeb, fake: FakeControlPlane, chromium: Browser) -> None:
+    phone = {"width": 360, "height": 800}
+    async with ticking(fake), logged_in_page(chromium, web.login_url, viewport=phone) as (page, complaints, _):
+        await page.goto(f"{web.address}/runs")
+        await expect(page.locator("main")).to_contain_text("reverse-0001", timeout=PATIENCE_MS)
+        for path in ("/runs", "/runs/1", "/runs/1/trajectories", "/runs/1/groups/train:42"):
+            await page.goto(f"{web.address}{path}")
+            assert await _overflow(page) == 0, path
+        assert complaints.heard == []
+
+
+async def _overflow(page: Page) -> int:
+    """Pixels by which the page is wider than its window."""
+    script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    return int(await page.evaluate(script))
+
+
+async def test_charts_with_one_axis_show_one_reading_line(tmp_path: Path, chromium: Browser) -> None:
+    await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
+    for number in (1, 2):
+        await kept(tmp_path, number, World(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)
+    async with (
+        running_web(tmp_path, "127.0.0.1:9") as web,
+        logged_in_page(chromium, web.login_url) as (page, complaints, _),
+    ):
+        for path in ("/runs/compare?run=1&run=2", "/runs/compare?run=1&run=2&by=time", "/runs/1"):
+            await page.goto(web.address + path)
+            await expect(page.locator("html.has-script")).to_be_attached()
+            before = await page.locator(".legend output").all_inner_texts()
+            body = page.locator(".chart-body").first
+            await body.focus()
+            for _ in range(3):
+                await page.keyboard.press("Shift+ArrowLeft")
+            plots = await page.locator(".plot, .rung-strip").count()
+            await expect(page.locator(".cursor-line")).to_have_count(plots)
+            assert await page.locator(".legend output").all_inner_texts() != before, path
+            await page.keyboard.press("Escape")
+            await expect(page.locator(".cursor-line")).to_have_count(0)
+            assert await page.locator(".legend output").all_inner_texts() == before, path
+        assert complaints.heard == []

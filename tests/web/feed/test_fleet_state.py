@@ -1,0 +1,78 @@
+"""How the page knows of the fleet."""
+
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.fleet import FleetStatus
+from tests.fakes.clock import ManualClock
+from tests.fakes.fleet import running_fleet
+from web.feed.fleet_poller import FleetPoller
+from web.feed.fleet_state import FleetFeed, FleetState
+from web.feed.following import connected_fleet
+from web.settings import Settings
+
+pytestmark = pytest.mark.anyio
+
+
+class Away:
+    """A fleet service that answers until it does not."""
+
+    def __init__(self, answer: FleetStatus | None) -> None:
+        self.answer = answer
+
+    async def status(self) -> FleetStatus:
+        if self.answer is None:
+            raise Unavailable("nobody listens")
+        return self.answer
+
+
+def settings(directory: Path, **more: str) -> Settings:
+    return Settings(dataflow="127.0.0.1:9", token="run-token", directory=directory, **more)
+
+
+async def test_a_page_without_a_fleet_service_knows_that_it_has_none(tmp_path: Path) -> None:
+    async with connected_fleet(settings(tmp_path)) as client:
+        assert client is None
+    assert FleetState(ManualClock(), is_absent=True).feed is FleetFeed.ABSENT
+
+
+async def test_the_poller_keeps_the_newest_status_and_says_how_old_it_is(tmp_path: Path) -> None:
+    clock = ManualClock()
+    state = FleetState(clock, is_absent=False)
+    async with (
+        running_fleet(tmp_path, nodes=2) as fleet,
+        connected_fleet(settings(tmp_path, fleet=fleet.address)) as client,
+    ):
+        assert client is not None
+        poller = FleetPoller(client, state, clock=clock)
+        assert (state.feed, state.age_s, state.is_stale) == (FleetFeed.CONNECTING, None, True)
+        await poller.look()
+        assert (state.feed, state.age_s, state.is_stale) == (FleetFeed.LIVE, 0.0, False)
+        pool = state.pool("eu")
+        assert pool is not None
+        assert pool.target == 2
+        assert state.pool("nowhere") is None
+        clock.advance(6)
+        assert (state.age_s, state.is_stale) == (6.0, True)
+
+
+async def test_what_was_last_seen_stays_when_the_service_is_lost(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running_fleet(tmp_path) as fleet:
+        source, state = Away(fleet.status()), FleetState(clock, is_absent=False)
+    poller = FleetPoller(source, state, clock=clock)
+    await poller.look()
+    source.answer = None
+    clock.advance(3)
+    await poller.look()
+    assert (state.feed, state.problem, state.age_s) == (FleetFeed.LOST, "nobody listens", 3.0)
+    assert state.status is not None
+
+
+async def test_a_service_that_was_never_reached_is_not_called_lost() -> None:
+    clock = ManualClock()
+    state = FleetState(clock, is_absent=False)
+    await FleetPoller(Away(None), state, clock=clock).look()
+    assert (state.feed, state.problem) == (FleetFeed.CONNECTING, "nobody listens")

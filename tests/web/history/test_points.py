@@ -1,0 +1,97 @@
+"""The history behind the charts."""
+
+import dataclasses
+import json
+import math
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.reports import NodeState, Report
+from tests.fakes.world import World
+from web.feed.capacity import FLEET_VALUES
+from web.history.points import CHARTED_NODES, KEPT_POINTS, VALUES, Series, point_json
+
+SOLVER = PolicyId("solver")
+
+
+def series_of(*reports: Report) -> Series:
+    series = Series()
+    for report in reports:
+        series.add(report)
+    return series
+
+
+def test_a_report_is_taken_once_and_an_older_one_not_at_all() -> None:
+    world = World()
+    series = series_of(world.report(5))
+
+    assert series.add(world.report(5)) is None
+    assert series.add(world.report(4)) is None
+    assert series.add(world.report(6)) is not None
+    assert [point.sequence for point in series.after(0)] == [5, 6]
+
+
+def test_the_oldest_points_leave() -> None:
+    world = World()
+    series = series_of(*(world.report(second) for second in range(1, KEPT_POINTS + 3)))
+
+    assert len(series) == KEPT_POINTS
+    assert series.after(0)[0].sequence == 3
+
+
+def test_windows_are_counted_back_from_the_newest_point() -> None:
+    world = World()
+    series = series_of(*(world.report(second) for second in (1, 2, 50, 60)))
+
+    assert [point.sequence for point in series.window(10)] == [50, 60]
+    assert [point.sequence for point in series.after(2)] == [50, 60]
+
+
+def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
+    report = World().report(100)
+    stream = dataclasses.replace(report.streams[0], rewards=(9.0, *[0.5] * 9, 1.0))
+    point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0].policies[SOLVER]
+
+    assert point.reward == 1.0
+    assert point.reward_average == 0.55
+
+
+def test_what_was_not_measured_is_none_and_never_nan() -> None:
+    report = World().report(100)
+    stream = dataclasses.replace(
+        report.streams[0], rewards=(), reward_produced=math.nan, wait_fraction=math.inf, produced_per_s=math.nan
+    )
+    point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0]
+
+    assert point.policies[SOLVER].reward_average is None
+    assert point.policies[SOLVER].wait is None
+    json.dumps(point_json(point), allow_nan=False)
+
+
+def test_before_the_first_step_there_is_no_wait() -> None:
+    assert series_of(World().report(3)).after(0)[0].policies[SOLVER].wait is None
+
+
+def test_lags_name_the_nodes_that_serve_and_tell_equal_names_apart() -> None:
+    report = World(nodes=("a", "a", "b")).report(100)
+    gone = dataclasses.replace(report.nodes[2], state=NodeState.LOST)
+    point = series_of(dataclasses.replace(report, nodes=(*report.nodes[:2], gone))).after(0)[0]
+
+    assert list(point.lags[SOLVER]) == ["a", "a (n1)"]
+
+
+def test_of_a_large_pool_those_farthest_behind_are_charted() -> None:
+    report = World(nodes=tuple(f"node-{number}" for number in range(40))).report(100)
+    lags = series_of(report).after(0)[0].lags[SOLVER]
+
+    assert len(lags) == CHARTED_NODES
+    assert max(lags.values()) == series_of(report).after(0)[0].policies[SOLVER].lag
+
+
+def test_a_point_travels_as_plain_rows() -> None:
+    point = series_of(World().report(100)).after(0)[0]
+    sequence, _, policies, fleet = point_json(point)
+
+    assert sequence == 100
+    assert len(policies["solver"]["v"]) == len(VALUES)
+    assert set(policies["solver"]["l"]) == {"node-a", "node-b"}
+    assert len(fleet) == len(FLEET_VALUES)

@@ -1,0 +1,139 @@
+"""What the API says would come of a launch: the same as the page, and nothing is started."""
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.web.launching.test_launching_fleets import HERE, page_of
+from web.routes.api.launch_terms import LaunchPreviewed
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+PREVIEW = "/api/v1/launch-preview"
+STEPS = {"recipe": "smoke", "set": {"stop.steps": 7}}
+
+
+@pytest.fixture(autouse=True)
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a recipe that brings its machines."""
+    monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "recipes"
+    folder.mkdir(mode=0o755)
+    (folder / "here.toml").write_text(HERE)
+    return folder
+
+
+async def preview(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post(PREVIEW, json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_the_api_and_the_page_say_the_same_and_launch_nothing(tmp_path: Path) -> None:
+    async with page_of(tmp_path) as (_, client):
+        found = await preview(client, **STEPS)
+        shown = await client.get("/runs/new/preview", params={"recipe": "smoke", "set.stop.steps": "7", "key": "k"})
+        page = unescape(shown.text)
+
+        assert found["is_ready"]
+        assert (found["problem"], found["problems"]) == ("", [])
+        assert found["command"] == "astraflow run smoke --headless --set stop.steps=7"
+        assert f">{found['command'].replace('--headless ', '')}<" in page, "the page's box is not ticked"
+        assert f">{found['toml']}<" in page
+        assert found["machines"] in page
+        assert found["cost"] in page
+        assert all(check["message"] in page for check in found["checks"])
+        assert found["checks"]
+        assert (found["pools"], found["provider_checks"]) == ([], [])
+        assert (await client.get("/api/v1/launches")).json()["total"] == 0
+
+
+async def test_what_is_wrong_is_an_answer_that_names_the_settings(tmp_path: Path) -> None:
+    async with page_of(tmp_path) as (_, client):
+        found = await preview(client, recipe="smoke", set={"stop.steps": "many", "nodes.count": -1})
+        assert not found["is_ready"]
+        assert {one["key"] for one in found["problems"]} == {"stop.steps", "nodes.count"}
+        unknown = await preview(client, recipe="smoke", set={"stop.stepz": 1})
+        assert not unknown["is_ready"]
+        assert "has no such setting" in unknown["problem"]
+        launched = await client.post(
+            "/api/v1/launches",
+            json={"recipe": "smoke", "set": {"stop.steps": "many"}, "reason": "a look"},
+            headers={"Idempotency-Key": "wrong"},
+        )
+        assert launched.status_code == 409
+        assert "stop.steps" in launched.json()["detail"]
+
+
+async def test_what_there_is_not_is_not_found_and_a_body_is_either_of_a_recipe_or_of_a_run(tmp_path: Path) -> None:
+    async with page_of(tmp_path) as (_, client):
+        assert (await client.post(PREVIEW, json={"recipe": "smokes"})).status_code == 404
+        assert (await client.post(PREVIEW, json={"of": "smoke-1"})).status_code == 404
+        for body in ({}, {"recipe": "smoke", "of": "smoke-1"}, {"recipe": "smoke", "limits": 1}):
+            assert (await client.post(PREVIEW, json=body)).status_code == 422, body
+
+
+async def test_the_request_that_is_shown_asks_for_the_very_same(tmp_path: Path) -> None:
+    """Also where text, lists of plug-ins and switches are set: each as it was chosen, not as TOML has it."""
+    data = tmp_path / "prompts.jsonl"
+    data.write_text('{"prompt": "1 + 1", "answer": "2"}\n')
+    settings = {
+        "flows.train.dataset.kind": "jsonl",
+        "flows.train.dataset.path": str(data),
+        "flows.train.filters": "informative",
+        "policies.solver.max_staleness": 3,
+        "stop.reward": 0.5,
+    }
+    async with page_of(tmp_path) as (_, client):
+        found = await preview(client, recipe="smoke", set=settings, fleet=True, limit_s=77)
+        assert found["is_ready"], found
+        body = found["request"]["body"]
+        assert body["set"] == settings
+        again = await preview(client, **body)
+        assert {**again, "checks": []} == {**found, "checks": []}, "memory and disk go on changing"
+        page = unescape(
+            (
+                await client.get(
+                    "/runs/new/preview",
+                    params={
+                        "recipe": "smoke",
+                        "fleet": "on",
+                        "ends_by_itself": "on",
+                        "limit_s": "77",
+                        **{f"set.{key}": str(value) for key, value in settings.items()},
+                    },
+                )
+            ).text
+        )
+        shown = page.partition("POST /api/v1/launches\n")[2].partition("\n\n")[2].partition("</pre>")[0]
+        assert json.loads(shown) == body
+
+
+async def test_its_providers_are_asked_and_priced(recipes: Path, tmp_path: Path) -> None:
+    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+        found = await preview(client, recipe="here", set={"fleet.pools.eu.max_nodes": 2})
+        assert found["fleet"]
+        assert found["cost"] == "$2.00 to $4.00 an hour for 1 to 2 nodes; no budget bounds it"
+        (pool,) = found["pools"]
+        assert (pool["name"], pool["max_nodes"], pool["node_usd_per_hour"]) == ("eu", 2, 2.0)
+        assert {"list", "launch", "price"} == {check["kind"] for check in found["provider_checks"]}
+        assert all(check["is_ok"] for check in found["provider_checks"]), found["provider_checks"]
+        refused = await preview(client, recipe="here", set={"fleet.pools.eu.type": "enormous"})
+        assert refused["is_ready"], "a provider that refuses keeps nobody from launching"
+        assert any("enormous" in check["message"] for check in refused["provider_checks"] if not check["is_ok"])
+        without = await preview(client, recipe="here", fleet=False)
+        assert (without["pools"], without["provider_checks"]) == ([], [])
+
+
+async def test_a_viewer_asks_for_none_and_the_examples_of_the_document_are_good(tmp_path: Path) -> None:
+    schema = LaunchPreviewed.model_json_schema()
+    async with page_of(tmp_path) as (web, admin):
+        for example in schema["examples"]:
+            assert (await preview(admin, **example))["is_ready"]
+        async with web.in_role(admin, "viewer") as viewer:
+            assert (await viewer.post(PREVIEW, json=STEPS)).status_code == 403
