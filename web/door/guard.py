@@ -2,10 +2,10 @@
 may they do that there.
 
 What a route needs and on what, the route itself declares (`web.door.roles`); nobody gets to one that needs more than
-they have there. Whatever is not a reading method, and every WebSocket, must come from our own pages: browsers send `Origin`
-or `Sec-Fetch-Site` on those, and pages of others cannot forge either. What a session sends must also carry the
-session's form token. Programs show a token of their own instead of a cookie; nothing sends that for them, so nothing
-can be forged.
+they have there. Whatever is not a reading method, and every WebSocket, must come from our own pages: browsers send
+`Origin` or `Sec-Fetch-Site` on those, and pages of others cannot forge either. What a session sends must also carry
+the session's form token. Programs show a token of their own instead of a cookie; nothing sends that for them, so
+nothing can be forged.
 """
 
 import hmac
