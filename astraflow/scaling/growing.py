@@ -18,9 +18,10 @@ AFTER_DOWN = 3.0
 
 
 def go_up(tick: Tick, balance: Balance) -> bool:
-    """Order what is missing, once that is confirmed. Returns whether anything was to be done or confirmed.
+    """Order what is missing, once that is confirmed. Returns whether anything was done or is still to be.
 
-    Nothing is while nodes stand at the staleness gate with empty slots: others would stand beside them.
+    Nothing is while nodes stand at the staleness gate with empty slots: others would stand beside them. Nor where a cap
+    leaves room for none: what there is may then be made better, by replacing slow nodes.
     """
     options = tick.spec.options
     if tick.is_gated:
@@ -44,8 +45,12 @@ def go_up(tick: Tick, balance: Balance) -> bool:
         return True
     reason = Reason.FAR_BELOW if is_far else Reason.BELOW_BAND if is_below else Reason.TRAINER_WAITS
     tick.reasons.append(reason)
-    order_more(tick, balance, balance.lacking)
-    return True
+    return order_more(tick, balance, balance.lacking) > 0 or is_closed_for_now(tick)
+
+
+def is_closed_for_now(tick: Tick) -> bool:
+    """Whether orders were held back by what opens by itself; other caps stay until somebody moves them."""
+    return bool({Cap.ACTION_BUDGET, Cap.BREAKER}.intersection(tick.capped_by))
 
 
 def order_more(tick: Tick, balance: Balance, groups_per_s: float) -> int:

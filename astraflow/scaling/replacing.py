@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from astraflow.contract.advice import Cap, Reason
+from astraflow.contract.advice import Reason
 from astraflow.scaling.balance import BAND_LOW, Balance
-from astraflow.scaling.growing import order_more
+from astraflow.scaling.growing import is_closed_for_now, order_more
 from astraflow.scaling.placement import ROUNDING
 from astraflow.scaling.pools import Pool
 from astraflow.scaling.tick import Tick
@@ -27,14 +27,23 @@ def replace_nodes(tick: Tick, balance: Balance) -> bool:
     lost = sum(float(rates[node]) for node in marked)
     lacking = balance.lacking + lost
     tick.reasons.append(Reason.REPLACING)
-    if lacking > ROUNDING * tick.smallest_rate:
-        caps = len(tick.capped_by)
-        if not order_more(tick, balance, lacking):
-            if len(tick.capped_by) > caps and not {Cap.ACTION_BUDGET, Cap.BREAKER}.intersection(tick.capped_by):
-                tick.victims.append(min(marked, key=lambda node: float(rates[node])))  # retire before launch
-            return True
+    if lacking > ROUNDING * tick.smallest_rate and not order_more(tick, balance, lacking):
+        _make_room(tick, min(marked, key=lambda node: float(rates[node])))
+        return True
     tick.after = replace(tick.after, leaving=tick.after.leaving | set(marked))
     return True
+
+
+def _make_room(tick: Tick, node: str) -> None:
+    """At a cap one goes before another comes, and the next when that is there."""
+    is_awaited = any(pool.announced or pool.present > pool.ready for pool in tick.pools)
+    if is_awaited or is_closed_for_now(tick) or not tick.capped_by:
+        return
+    kind = tick.signals.nodes.kind[tick.signals.nodes.ids.index(node)]
+    pool = next(pool for pool in tick.pools if pool.id == tick.signals.kinds[kind].pool)
+    if pool.target > pool.options.floor:
+        tick.victims.append(node)
+        pool.target -= 1
 
 
 def retire_replaced(tick: Tick, balance: Balance) -> None:

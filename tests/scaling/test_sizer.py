@@ -144,6 +144,27 @@ def test_a_third_of_slow_nodes_is_replaced_before_it_goes() -> None:
     assert advice.target == 22 + ordered - 3
 
 
+def test_at_a_cap_a_slow_node_goes_first_and_another_comes_in_its_place() -> None:
+    told, rates = spec(pool={"max_nodes": 20}), (RATE * 0.2, RATE * 0.1, *(RATE,) * 18)
+    advice, state = ticks(signals(nodes(20, rates=rates)), 11, told)
+    assert (advice.target, advice.victims) == (19, ("node-1",)), "one at a time, the slowest first"
+    assert (Reason.REPLACING in advice.reasons, advice.capped_by) == (True, (Cap.MAX_NODES,))
+    kept = (rates[0], *rates[2:])
+    for in_its_place in (nodes(19, rates=kept), nodes(19, pending=1, rates=kept)):
+        advice, state = ticks(signals(in_its_place, at=30_330.0), 2, told, state)
+        assert (advice.target, advice.victims) == (20, ()), "another is ordered and awaited"
+    advice, state = ticks(signals(nodes(20, rates=(*kept, RATE)), at=30_450.0), 1, told, state)
+    assert (advice.target, advice.victims) == (19, ("node-0",))
+    advice, _ = ticks(signals(nodes(20), at=30_600.0), 2, told, state)
+    assert advice.victims == ()
+
+
+def test_at_a_cap_nobody_goes_whose_pool_may_not_be_smaller() -> None:
+    rates = (RATE * 0.1, *(RATE,) * 19)
+    advice, _ = ticks(signals(nodes(20, rates=rates)), 11, spec(pool={"max_nodes": 20, "min_nodes": 20}))
+    assert (advice.target, advice.victims) == (20, ())
+
+
 def test_silent_nodes_hold_everything() -> None:
     table = nodes(40)
     silent = replace(table, silent_s=np.where(np.arange(40) < 10, 200.0, 0.0))

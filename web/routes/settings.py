@@ -71,12 +71,14 @@ async def make_token(
 
 @router.get("/settings/tokens/{token_id}/revoke")
 @needs(Need.OWN)
-async def ask_revoke_token(request: Request, parts: PartsOf, token_id: int) -> Response:
+async def ask_revoke_token(request: Request, parts: PartsOf, viewer: ViewerOf, token_id: int) -> Response:
     """Say what revoking a token does, and ask."""
+    tokens = await parts.accounts.tokens.of(viewer, of_all=viewer.may(Need.ADMINISTER))
+    name = next((token.name for token, _ in tokens if token.id == token_id), "")
     return _ask(
         request,
         parts,
-        title="Revoke this token?",
+        title=f"Revoke token {name}?" if name else "Revoke this token?",
         sentence="Programs that use it are refused from now on. This cannot be undone; a new one can be made.",
         button="Revoke token",
     )
