@@ -16,7 +16,7 @@ demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make de
 	$(BIN)/astraflow demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## all tests, on two cores: make test ARGS="-k recipe"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: $(VENV)/.installed-dev ## kill, stop and cut off a run at random, and check it: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)

@@ -14,6 +14,12 @@ settings.register_profile("astraflow", deadline=None)  # a busy machine is no de
 settings.load_profile("astraflow")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of real processes and browsers come first: begun last, one worker would be left with a long one."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(autouse=True)
 def plain_logs() -> Iterator[None]:
     """Logs as services write them; whatever a test sets up or binds is gone after it."""

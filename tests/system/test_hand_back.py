@@ -37,7 +37,8 @@ def assert_all_balances(report: Report) -> None:
 def writes(name: str) -> Callable[[Report], bool]:
     """Whether that node has been at work for a while."""
     return lambda report: any(
-        node.facts.name == name and node.leased > 8 and node.counters["tokens_generated"] > 0 for node in report.nodes
+        node.facts.name == name and node.leased > 8 and node.counters.get("tokens_generated", 0) > 0
+        for node in report.nodes
     )
 
 

@@ -62,6 +62,7 @@ async def test_where_launches_fail_nodes_come_elsewhere_and_stay(tmp_path: Path)
         assert_balanced(await regions.run.steps_more(2))
 
 
+@pytest.mark.comparison
 @pytest.mark.timeout(480)
 async def test_launches_that_fail_cost_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
     """In steps and in the share of waiting, of two runs on the same machine; by how much is the benchmark's to say."""

@@ -73,6 +73,7 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
         assert_balanced(await regions.run.steps_more(2))
 
 
+@pytest.mark.comparison
 @pytest.mark.timeout(900)
 async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
     """The rule stands at its cap; by how much less is the benchmark's to say."""

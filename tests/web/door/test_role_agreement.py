@@ -47,6 +47,7 @@ OWN = (
     "/retention",
     "/runs",
     "/launches",
+    "/launch-preview",
 )
 """What the web does itself: accounts, what a browser keeps, and processes on its own machine."""
 
