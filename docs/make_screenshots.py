@@ -183,7 +183,9 @@ def _pictures(browser: Browser, shots: list[Shot], link: str, run: OwnRun | None
     page = browser.new_context(storage_state=state).new_page()
     page.set_default_timeout(PATIENCE_MS)
     if run is not None and any("{compared}" in shot.path for shot in shots):
-        _launch_two(page, address)
+        _launch_two(page, address)  # at the beginning: what they take of the machine is not to be in the pictures
+    if run is not None:
+        run.settle()
     places = _places(page, address)
     for shot in shots:
         wanted = set(re.findall(r"{(\w+)}", shot.path))

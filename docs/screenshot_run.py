@@ -26,6 +26,12 @@ class OwnRun:
     link: str
     """The one-time login link of its page."""
     directory: Path
+    settled_at: float
+    """By the monotonic clock: from then on there is something to see."""
+
+    def settle(self) -> None:
+        """Wait until then."""
+        time.sleep(max(0.0, self.settled_at - time.monotonic()))
 
     @contextmanager
     def stopped(self, program: str) -> Iterator[None]:
@@ -40,14 +46,13 @@ class OwnRun:
 
 @contextmanager
 def own_run(settle_s: float, *, say: Callable[[str], None]) -> Iterator[OwnRun]:
-    """The run of `docs/screenshots.toml`, after so many seconds. Raises: RuntimeError when it does not start."""
+    """The run of `docs/screenshots.toml`, settled after so long. Raises: RuntimeError when it does not start."""
     with tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home:
         directory = Path(home) / "runs" / "three-regions"
         arguments = ("run", str(RECIPE), "--fleet", "--maintainer", "scripted", "--no-browser")
         with _started(home, *arguments, "--run-dir", str(directory)) as link:
             say(f"the run has begun; its pictures are taken in {settle_s:.0f} s")
-            time.sleep(settle_s)
-            yield OwnRun(link=link, directory=directory)
+            yield OwnRun(link=link, directory=directory, settled_at=time.monotonic() + settle_s)
 
 
 @contextmanager
