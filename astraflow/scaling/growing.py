@@ -35,7 +35,7 @@ def go_up(tick: Tick, balance: Balance) -> bool:
     )
     low_ticks = tick.before.low_ticks + 1 if is_below or is_waited_for else 0
     tick.after = replace(tick.after, low_ticks=low_ticks)
-    if not low_ticks or balance.lacking <= ROUNDING * tick.smallest_rate:
+    if not is_short(tick, balance):
         return False
     is_far = balance.ratio < FAR_BELOW
     # What a short window says of rates drops the ratios before it, so this one is no median: chance may have made it.
@@ -46,6 +46,11 @@ def go_up(tick: Tick, balance: Balance) -> bool:
     reason = Reason.FAR_BELOW if is_far else Reason.BELOW_BAND if is_below else Reason.TRAINER_WAITS
     tick.reasons.append(reason)
     return order_more(tick, balance, balance.lacking) > 0 or is_closed_for_now(tick)
+
+
+def is_short(tick: Tick, balance: Balance) -> bool:
+    """Whether it was found that nodes are lacking, be that confirmed or not."""
+    return tick.after.low_ticks > 0 and balance.lacking > ROUNDING * tick.smallest_rate
 
 
 def is_closed_for_now(tick: Tick) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 from astraflow.contract.advice import Reason
 from astraflow.scaling.balance import BAND_LOW, Balance
-from astraflow.scaling.growing import is_closed_for_now, order_more
+from astraflow.scaling.growing import is_closed_for_now, is_short, order_more
 from astraflow.scaling.placement import ROUNDING
 from astraflow.scaling.pools import Pool
 from astraflow.scaling.tick import Tick
@@ -88,6 +88,8 @@ def _to_replace(tick: Tick, balance: Balance) -> list[str]:
 def _dear(tick: Tick, balance: Balance) -> list[str]:
     """Nodes of the dearest pool, when a cheaper one has been in order for long enough and all is quiet."""
     nodes = tick.signals.nodes
+    if is_short(tick, balance):
+        return []  # at a cap: what works is not given away to save money
     if len(tick.pools) < 2 or nodes.is_pending.any() or tick.at - tick.after.acted_at < tick.spec.options.return_s:
         return []
     held = [pool for pool in tick.pools if pool.ready > pool.options.floor and pool.may_fall and pool.price > 0]

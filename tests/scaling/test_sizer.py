@@ -165,6 +165,23 @@ def test_at_a_cap_nobody_goes_whose_pool_may_not_be_smaller() -> None:
     assert (advice.target, advice.victims) == (20, ())
 
 
+def test_at_a_cap_no_node_that_works_goes_to_save_money_while_there_are_too_few() -> None:
+    dear, cheap = PoolId("dear"), PoolId("cheap")
+    pools = {
+        dear: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=3.0),
+        cheap: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=1.0),
+    }
+    told = replace(spec(max_nodes=15), pools=pools)
+    table = replace(nodes(15), kind=np.where(np.arange(15) < 8, 0, 1))
+    given = signals(table, kinds=(NodeKind(pool=dear), NodeKind(pool=cheap)))
+    state = SizerState()
+    for tick in range(70):  # beyond the half hour after which a swap is thought of
+        verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
+        state = verdict.state
+        assert not any(advice.victims for advice in verdict.advice)
+    assert sum(advice.target for advice in verdict.advice) == 15
+
+
 def test_silent_nodes_hold_everything() -> None:
     table = nodes(40)
     silent = replace(table, silent_s=np.where(np.arange(40) < 10, 200.0, 0.0))
