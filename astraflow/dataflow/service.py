@@ -223,15 +223,14 @@ class Service:
             yield
             return
         door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
-        async with serving(door, self._register_enrollment) as enroll_address:
+        async with serving(door, partial(self._register_enrollment, wants_tokens=True)) as enroll_address:
             self._ports.enrollment = _port(enroll_address)
             log.info("enrollment_ready", address=enroll_address)
             yield
 
-    def _register_enrollment(self, server: grpc.aio.Server) -> None:
-        add_EnrollmentServicer_to_server(
-            EnrollmentService(self._run, self._credentials, self._ports, self._nodes), server
-        )
+    def _register_enrollment(self, server: grpc.aio.Server, *, wants_tokens: bool = False) -> None:
+        service = EnrollmentService(self._run, self._credentials, self._ports, self._nodes, wants_tokens=wants_tokens)
+        add_EnrollmentServicer_to_server(service, server)
 
     @asynccontextmanager
     async def metrics(self, door: MetricsDoor | None) -> AsyncIterator[None]:

@@ -37,6 +37,8 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running as weights_running
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls, Link, authority_client_tls, dial
+from astraflow.wire.pb.enrollment_pb2 import EnrollRequest
+from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
 from astraflow.wire.server import Listen, authority_tls, serving
 from tests.dataflow.running import config, facts
 from tests.dataflow.test_joining import MovableClock
@@ -359,6 +361,32 @@ async def test_a_page_comes_back_with_what_it_kept_while_dataflow_is_away(tmp_pa
     with pytest.raises(Unavailable):
         await badge_for(address, **told, give_up_after_s=0.2, clock=late)
     assert badge.shown[0].startswith("afc.")
+
+
+@pytest.mark.parametrize("role", ["node", "trainer", "operator", "page"])
+async def test_the_text_of_a_credential_alone_gets_no_certificate(tmp_path: Path, role: str) -> None:
+    async with secured(tmp_path) as run:
+        pool, name = ("gpu", "n") if role == "node" else ("", "solver")
+        address, token = await run.minted(role, pool=pool, name="" if role == "node" else name)
+        dataflow, badge = await badge_for(address, token=token, role=Role(role), name=name, pool=pool)
+        (text, tls, _), stolen = badge.shown, ClientTls(ca=run.authority.pem)
+        assert tls is not None
+        for port in (address, dataflow):
+            async with dial(port, token=text, tls=stolen) as link:
+                with pytest.raises((NotPermitted, NotAuthenticated)):
+                    await link.call(EnrollmentStub(link.channel).Enroll, signing_request(), timeout_s=10)
+        other = shown(run.authority, holder=holder("other"))
+        for port, certificate in ((address, tls), (address, other), (dataflow, other)):
+            async with dial(port, token=text, tls=certificate) as link:
+                with pytest.raises((NotPermitted, NotAuthenticated)):
+                    await link.call(EnrollmentStub(link.channel).Enroll, signing_request(), timeout_s=10)
+        async with badge.dial(dataflow) as link:
+            await badge.renew(link)
+        assert badge.shown[0] != text
+
+
+def signing_request() -> EnrollRequest:
+    return EnrollRequest(signing_request=new_request()[1])
 
 
 async def first_version(store: WeightPlaneClient) -> None:
