@@ -1,0 +1,26 @@
+"""Whose name the journal has: a credential's own, and the person's where the caller acts for people."""
+
+import asyncio
+
+import pytest
+
+from astraflow.access.callers import Caller, Role, actor, set_caller
+from astraflow.contract.fleet import Actor
+from astraflow.contract.fleet import Role as FleetRole
+from maintainer.fleet.servicer import _own
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.JOINER])
+def test_only_the_page_and_the_run_token_name_the_person_that_they_act_for(role: Role) -> None:
+    claimed = Actor(name="ann", role=FleetRole.ADMIN)
+
+    async def named() -> tuple[str, Actor]:
+        set_caller(Caller(id="1", role=role, expires_at=2e9, name="east"))
+        return actor("ann"), _own(claimed)
+
+    journal, planner = asyncio.run(named())
+    if role in (Role.PAGE, Role.ADMIN):
+        assert (journal, planner) == ("ann", claimed)
+    else:
+        assert journal == planner.name == f"{role.value} east"
+        assert planner.role is not FleetRole.ADMIN
