@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
-from astraflow.runtime.service import EXIT_FAILED, exit_code, run_process
+from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error, run_process
 from astraflow.runtime.toml import read_toml
 from maintainer.config import MaintainerConfig
 from maintainer.evals.arguments import add_arguments
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case _:
                 return _run(chosen)
     except AstraFlowError as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+        print_error(problem)
         return exit_code(problem)
 
 

@@ -156,7 +156,7 @@ async def _on_bad_request(request: Request, problem: Exception) -> Response:
 
 async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(problem, kind)), 502)
-    return _error(request, status, str(problem))
+    return _error(request, status, str(problem), code=problem.code if isinstance(problem, AstraFlowError) else "")
 
 
 async def _on_defect(request: Request, problem: Exception) -> Response:
@@ -192,13 +192,19 @@ def refusal_sentence(viewer: Viewer, need: Need, place: Place, *, admins: Sequen
 
 
 def _error(
-    request: Request, status: int, detail: str, *, parts: Parts | None = None, fields: Sequence[FieldProblem] = ()
+    request: Request,
+    status: int,
+    detail: str,
+    *,
+    code: str = "",
+    parts: Parts | None = None,
+    fields: Sequence[FieldProblem] = (),
 ) -> Response:
     parts, name = parts or parts_for_problems(request), request_id(request)
     title = _TITLES.get(status, "That did not work")
     log.info("request_not_answered", request=name, status=status, method=request.method, path=request.url.path)
     if is_for_programs(request.scope, request.headers):
-        response: Response = problem_answer(status, detail, fields=fields)
+        response: Response = problem_answer(status, detail, code=code, fields=fields)
     else:
         report = problem_report(request, status=status, title=title, detail=detail, at=parts.clock.wall())
         response = parts.pages.page(

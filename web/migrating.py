@@ -11,6 +11,7 @@ from pathlib import Path
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.service import print_error
 from web.db import URL, is_current, open_database
 
 log = get_logger()
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         open_database(chosen.directory, os.environ.get(URL, "")).close()
     except InvalidInput as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for who started it)
+        print_error(problem)
         return 1
     return 0
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -49,6 +50,15 @@ app.add_typer(runs, name="runs")
 app.add_typer(audit, name="audit")
 
 
+@app.callback()
+def set_options(
+    verbose: Annotated[bool, typer.Option("--verbose", help="print errors with their traceback")] = False,
+) -> None:
+    """Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services."""
+    if verbose:
+        os.environ["ASTRAFLOW_VERBOSE"] = "1"
+
+
 def main() -> None:
     """Run the command line. What people can act on ends as one sentence and a code that is not 0."""
     # Read when gRPC is imported. Its fork handlers crash children of an event loop now and then, between fork and exec
@@ -67,10 +77,10 @@ def main() -> None:
 
 
 def fail(problem: AstraFlowError) -> None:
-    """End the process with a sentence."""
-    from astraflow.runtime.service import exit_code
+    """End the process with one line that has the message and the code of `problem`."""
+    from astraflow.runtime.service import exit_code, print_error
 
-    print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (a command line speaks to people)
+    print_error(problem)
     sys.exit(exit_code(problem))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from astraflow.contract.errors import (
+    CODE,
     AstraFlowError,
     Conflict,
     InvalidInput,
@@ -104,9 +105,13 @@ def _answer(door: WebDoor, method: str, path: str, body: bytes | None, headers: 
 
 def _refusal(door: WebDoor, refused: urllib.error.HTTPError) -> AstraFlowError:
     """What the page said, as an error people can act on."""
+    kind = _REFUSALS.get(refused.code, Unavailable)
     try:
-        told = json.load(refused)
-        detail = str(told.get("detail") or told.get("title"))
+        problem = json.load(refused)
+        detail, code = str(problem.get("detail") or problem.get("title")), str(problem.get("code") or "")
     except (ValueError, AttributeError):
-        detail = f"{door.url} answered {refused.code}"
-    return _REFUSALS.get(refused.code, Unavailable)(detail)
+        return kind(
+            f"cannot use the API at {door.url}: HTTP {refused.code} without a problem document; check the address",
+            code="api.unexpected_answer",
+        )
+    return kind(detail, code=code if CODE.fullmatch(code) else "")

@@ -11,13 +11,9 @@ from typing import Any, Self, TypeVar
 from astraflow.cli.child import PROGRESS, READY, Child, Program
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.service import EXIT_REFUSED
+from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED
 
 T = TypeVar("T")
-
-LAST_WORD = "error: "
-"""How a process that ends itself begins its last line: see `runtime.service.run_process`."""
-
 
 _NO_ROOM_BYTES = 64 * 1024
 
@@ -237,7 +233,7 @@ class _Keeper:
 
     def _last_word(self) -> str:
         """What the process printed as its error before it ended; empty when it said none."""
-        _, found, message = self._log_tail().rpartition(f"\n{LAST_WORD}")
+        _, found, message = self._log_tail().rpartition(f"\n{ERROR_PREFIX}")
         return message.strip() if found else ""
 
     def _last_lines(self) -> str:

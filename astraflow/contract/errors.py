@@ -1,4 +1,4 @@
-"""The tree of errors: a type exists when a caller can do something different about it.
+"""Error types. A type exists where a caller can act differently; a code names the place that raised it.
 
 AstraFlowError
 ├── InvalidInput          fix what was sent; do not retry
@@ -17,11 +17,29 @@ AstraFlowError
 ├── Unavailable           the peer cannot be reached or is stopping: retry with backoff
 ├── DeadlineExceeded      no answer in time: retry
 └── InternalError         a defect on the other side; details are in its log
+
+Messages have one form: `cannot <do what>: <cause>; <what to do>`. Codes are dotted lower-case words, the package first
+(`recipe.unknown_setting`). A code keeps its meaning once it is published: programs and documents refer to it, while the
+wording may change. `docs/reference/errors.md` lists all of them.
 """
+
+import re
+
+CODE = re.compile(r"[a-z][a-z0-9_]{0,39}(\.[a-z][a-z0-9_]{0,39}){0,3}")
 
 
 class AstraFlowError(Exception):
     """Base of everything AstraFlow raises on purpose. The message is written for a person who can act on it."""
+
+    def __init__(self, message: str = "", *, code: str = "") -> None:
+        """code: the place that raises it, matching `CODE`; by default the type's own, such as `invalid_input`."""
+        super().__init__(message)
+        self.code = code or type_code(type(self))
+
+
+def type_code(kind: type[AstraFlowError]) -> str:
+    """Code of a type: its name in lower case, words joined by underscores."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class InvalidInput(AstraFlowError):
@@ -39,9 +57,9 @@ class NotPermitted(AstraFlowError):
 class PlanRefused(NotPermitted):
     """The guard does not let a plan be applied, or not by this caller; nothing was done."""
 
-    def __init__(self, message: str, *, guard_json: str = "") -> None:
-        """guard_json: all that the guard was told then, so that it can be asked again."""
-        super().__init__(message)
+    def __init__(self, message: str = "", *, code: str = "", guard_json: str = "") -> None:
+        """guard_json: the guard's input, as JSON, so that the decision can be replayed."""
+        super().__init__(message, code=code)
         self.guard_json = guard_json
 
 

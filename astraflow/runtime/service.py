@@ -4,12 +4,14 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import uvloop
 
 from astraflow.contract.errors import (
+    CODE,
     AstraFlowError,
     InvalidInput,
     NotAuthenticated,
@@ -25,6 +27,11 @@ log = get_logger()
 FOLLOW_PARENT = "ASTRAFLOW_FOLLOW_PARENT"
 """Environment variable: when `1`, standard input is a pipe held by the parent, and its end means stop."""
 
+VERBOSE = "ASTRAFLOW_VERBOSE"
+"""Environment variable: when `1`, errors are printed with their traceback."""
+
+ERROR_PREFIX = "error: "
+
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
 """What was given is wrong: starting the process again will not help before somebody changes it."""
@@ -37,13 +44,30 @@ def exit_code(problem: AstraFlowError) -> int:
     return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
 
 
+def print_error(problem: AstraFlowError) -> None:
+    """Write the last line of a process to standard error: `error: MESSAGE [CODE]`.
+
+    With `ASTRAFLOW_VERBOSE=1` (`astraflow --verbose`) the traceback comes before it.
+    """
+    if os.environ.get(VERBOSE) == "1":
+        traceback.print_exception(problem, file=sys.stderr)
+    print(f"{ERROR_PREFIX}{problem} [{problem.code}]", file=sys.stderr)  # noqa: T201 (output of a command)
+
+
+def read_error(line: str) -> tuple[str, str]:
+    """Returns message and code of a line that `print_error` wrote; the code is empty where the line has none."""
+    message, _, end = line.strip().removeprefix(ERROR_PREFIX).rpartition(" [")
+    code = end.removesuffix("]")
+    is_error = bool(message) and end.endswith("]") and CODE.fullmatch(code)
+    return (message, code) if is_error else (line.strip().removeprefix(ERROR_PREFIX), "")
+
+
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
     has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
 
-    An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
-    traceback: its message is written for the person who reads it.
+    An `AstraFlowError` ends the process with `print_error` and the exit code of `exit_code`.
     """
     code = 0
     if has_large_messages:
@@ -55,7 +79,7 @@ def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, h
     except* AstraFlowError as problems:
         for problem in leaves(problems):
             code = max(code, exit_code(problem))
-            print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+            print_error(problem)
     return code
 
 

@@ -10,6 +10,9 @@ from astraflow.contract import errors
 ERROR_KEY = "astraflow-error"
 """Trailing metadata that carries the error's type name: several types share a status code."""
 
+CODE_KEY = "astraflow-error-code"
+"""Trailing metadata that carries the error's `code`."""
+
 _TABLE: dict[type[errors.AstraFlowError], grpc.StatusCode] = {
     errors.InvalidInput: grpc.StatusCode.INVALID_ARGUMENT,
     errors.NotAuthenticated: grpc.StatusCode.UNAUTHENTICATED,
@@ -49,31 +52,40 @@ A stream that breaks while its requests are being written ends, now and then, as
 """
 
 
-def to_status(problem: Exception) -> tuple[grpc.StatusCode, str, str]:
-    """Code, message and type name for what a handler raised.
+def to_status(problem: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Returns the status, the message and the trailing metadata for an exception that a handler raised.
 
-    A full disk is recognised wherever it surfaces. What is not in the table leaves as INTERNAL without details: they
-    are in the server's log.
+    A full disk is recognised wherever it surfaces. An exception that is no `AstraFlowError` becomes INTERNAL without
+    details: they are in the server's log.
     """
     if is_disk_full(problem):
         problem = errors.StorageFull(
-            "the disk is full: free some space; nothing acknowledged was lost and the service goes on by itself"
+            "cannot write: the disk is full; free some space, the service then continues by itself and nothing "
+            "acknowledged was lost",
+            code="storage.disk_full",
         )
-    for kind in type(problem).__mro__:
-        if kind in _TABLE:
-            return _TABLE[kind], str(problem), kind.__name__
-    return grpc.StatusCode.INTERNAL, "a defect in the service; its log has the details", errors.InternalError.__name__
+    if not isinstance(problem, errors.AstraFlowError):
+        problem = errors.InternalError(
+            "cannot complete the request: defect in the service; read its log for the details", code="service.defect"
+        )
+    kind = next((kind for kind in type(problem).__mro__ if kind in _TABLE), errors.InternalError)
+    return _TABLE[kind], str(problem), ((ERROR_KEY, kind.__name__), (CODE_KEY, problem.code))
 
 
 def from_status(problem: grpc.aio.AioRpcError, *, peer: str) -> errors.AstraFlowError:
     """The error a client raises for a failed call to `peer`."""
-    name = dict(_pairs(problem.trailing_metadata())).get(ERROR_KEY)
+    trailer = dict(_pairs(problem.trailing_metadata()))
+    name, code = trailer.get(ERROR_KEY), trailer.get(CODE_KEY)
     message = problem.details() or problem.code().name
     if isinstance(name, str) and name in _BY_NAME:
-        return _BY_NAME[name](message)
+        is_code = isinstance(code, str) and errors.CODE.fullmatch(code) is not None
+        return _BY_NAME[name](message, code=str(code) if is_code else "")
     kind = _BY_CODE.get(problem.code(), errors.InternalError)
     if kind is errors.Unavailable:
-        message = f"{peer} cannot be reached ({message}): is the service running, and is the address right?"
+        return errors.Unavailable(
+            f"cannot reach {peer}: {message}; check that the service runs and that the address is right",
+            code="channel.unreachable",
+        )
     return kind(message)
 
 

@@ -19,7 +19,7 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.hosts import host_port, is_loopback
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
-from astraflow.wire.errors import ERROR_KEY, to_status
+from astraflow.wire.errors import to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.pem import authorities, pair
 from astraflow.wire.routes import check_route
@@ -383,11 +383,11 @@ def _parsed(request: Any, parse: Parse, method: str) -> Any:
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception, method: str) -> None:
     if isinstance(problem, grpc.aio.AbortError):
         raise problem
-    code, message, name = to_status(problem)
+    code, message, trailer = to_status(problem)
     if code is grpc.StatusCode.INTERNAL:
         log.error("handler_failed", method=method, exc_info=problem)
     _forget_frames(problem)
-    await context.abort(code, message, ((ERROR_KEY, name),))
+    await context.abort(code, message, trailer)
 
 
 def _forget_frames(problem: BaseException) -> None:

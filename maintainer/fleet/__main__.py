@@ -13,7 +13,7 @@ from astraflow.access.authority import Authority
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.service import exit_code, run_process
+from astraflow.runtime.service import exit_code, print_error, run_process
 from astraflow.runtime.toml import read_toml
 from astraflow.wire.server import Listen, authority_tls
 from maintainer.fleet.config import FleetConfig
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config, token = read_config(chosen.config), _token()
         listen = _listening(chosen, token)
     except AstraFlowError as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
+        print_error(problem)
         return exit_code(problem)
 
     async def run(stop: asyncio.Event) -> None:

@@ -20,7 +20,7 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PoolId
 from astraflow.contract.rehearsals import Check, CheckKind
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.service import exit_code
+from astraflow.runtime.service import exit_code, print_error
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig, PoolConfig
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Provider, ProviderError, Quote, Tags
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config = read_config(chosen.config)
         found = asyncio.run(rehearse(config, clock=SystemClock(), limit_s=config.times.call_s))
     except AstraFlowError as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for a person)
+        print_error(problem)
         return exit_code(problem)
     for provider, rehearsed in found.items():
         for check in rehearsed.checks:

@@ -94,7 +94,7 @@ def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path, monke
         (["join"], 2, "error: no run is active on this machine: start one"),
         (["report", "127.0.0.1:9"], 2, "no token for 127.0.0.1:9: give --token-file"),
         (["report", "127.0.0.1", "--token", "x", "--once"], 2, "has no port"),
-        (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "127.0.0.1:9 cannot be reached"),
+        (["report", "127.0.0.1:9", "--token", "x", "--once"], 1, "[channel.unreachable]"),
         (["join", "127.0.0.1:9", "--token", "x", "--engine", "scriptd"], 2, "did you mean 'scripted'"),
         (["join", "127.0.0.1:9", "--token", "x", "--pull", "{connections = 0}"], 2, "pull.connections"),
         (["join", "127.0.0.1:9", "--token", "x", "--pull", "fast"], 2, "pull"),

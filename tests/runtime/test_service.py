@@ -16,7 +16,15 @@ from astraflow.contract.errors import (
     StorageFull,
     Unavailable,
 )
-from astraflow.runtime.service import EXIT_FAILED, EXIT_REFUSED, FOLLOW_PARENT, exit_code, run_until
+from astraflow.runtime.service import (
+    EXIT_FAILED,
+    EXIT_REFUSED,
+    FOLLOW_PARENT,
+    VERBOSE,
+    exit_code,
+    read_error,
+    run_until,
+)
 
 PROGRAM = """
 import asyncio, sys
@@ -86,15 +94,15 @@ def test_a_service_that_ends_by_itself_ends_well() -> None:
 
 
 def test_an_error_for_people_is_one_line_without_a_traceback() -> None:
-    assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: the port is in use: choose another\n")
+    assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: the port is in use: choose another [invalid_input]\n")
 
 
 def test_errors_that_rise_together_are_told_one_by_one() -> None:
     code, _, err = ended(start("refuses_together"))
     assert code == EXIT_REFUSED
     assert sorted(err.splitlines()) == [
-        "error: 127.0.0.1:1 cannot be reached",
-        "error: the port is in use: choose another",
+        "error: 127.0.0.1:1 cannot be reached [unavailable]",
+        "error: the port is in use: choose another [invalid_input]",
     ]
 
 
@@ -110,6 +118,30 @@ def test_errors_that_rise_together_are_told_one_by_one() -> None:
 )
 def test_the_code_says_whether_starting_again_may_help(problem: AstraFlowError, code: int) -> None:
     assert exit_code(problem) == code
+
+
+def test_verbose_prints_the_traceback_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VERBOSE, "1")
+    lines = ended(start("refuses"))[2].splitlines()
+    assert lines[0].startswith("Traceback")
+    assert read_error(lines[-1]) == ("the port is in use: choose another", "invalid_input")
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "code"),
+    [
+        (
+            "error: cannot open: no file; check [recipe.no_file]\n",
+            "cannot open: no file; check",
+            "recipe.no_file",
+        ),
+        ("error: cannot read [0, 1]", "cannot read [0, 1]", ""),
+        ("[recipe.no_file]", "[recipe.no_file]", ""),
+        ("", "", ""),
+    ],
+)
+def test_an_error_line_is_read_back(line: str, message: str, code: str) -> None:
+    assert read_error(line) == (message, code)
 
 
 def test_following_a_parent_without_a_pipe_is_refused_in_a_sentence() -> None:

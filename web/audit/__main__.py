@@ -13,7 +13,7 @@ from pathlib import Path
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.service import EXIT_FAILED, exit_code
+from astraflow.runtime.service import EXIT_FAILED, exit_code, print_error
 from web.audit import queries as audit_queries
 from web.audit.entries import Trail
 from web.audit.queries import RESULTS, AuditFilter, filter_from
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read has read enough
         return 0
     except AstraFlowError as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for a person)
+        print_error(problem)
         return exit_code(problem)
 
 

@@ -57,6 +57,7 @@ class Problem(BaseModel):
 
     title: str = Field(description="The kind of problem: the same words for the same status.")
     status: int = Field(description="The HTTP status again.")
+    code: str = Field(description="Stable name of this error, for programs: `fleet.unknown_pool`. See /api/v1/docs.")
     detail: str = Field(description="What was found, in a sentence.")
     to_do: str = Field(description="What would work.")
     fields: list[FieldProblem] = Field(default=[], description="What was sent wrongly, for status 422.")
@@ -66,6 +67,7 @@ def problem_answer(
     status: int,
     detail: str = "",
     *,
+    code: str = "",
     fields: Sequence[FieldProblem] = (),
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
@@ -74,6 +76,7 @@ def problem_answer(
     problem = Problem(
         title=title,
         status=status,
+        code=code or f"http.{status}",
         detail=detail or f"{title}.",
         to_do=TO_DO.get(status, "See /api/v1/docs."),
         fields=list(fields),

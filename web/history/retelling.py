@@ -19,6 +19,7 @@ from astraflow.contract.reports import Event, Report
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.runs import RunFolder
+from astraflow.runtime.service import print_error
 from web.db import Database, open_database
 from web.history.points import Series
 from web.history.recorder import Recorder
@@ -85,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             database.close()
     except AstraFlowError as problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (for who started it)
+        print_error(problem)
         return 1
     return 0
 

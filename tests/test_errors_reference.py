@@ -1,0 +1,45 @@
+"""Codes of errors: well-formed, unique, and listed in docs/reference/errors.md."""
+
+from collections import Counter
+from pathlib import Path
+
+from astraflow.contract import errors
+from astraflow.contract.errors import CODE, AstraFlowError
+from docs.make_errors import PAGE, RaisedError, raised_errors, render
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == render(raised_errors()), "run `python -m docs.make_errors`"
+
+
+def test_every_code_is_well_formed_and_belongs_to_one_type() -> None:
+    raised = raised_errors()
+    assert [one for one in raised if not CODE.fullmatch(one.code)] == []
+    types = Counter(code for code, _ in {(one.code, one.type) for one in raised})
+    assert [code for code, count in types.items() if count > 1] == []
+
+
+def test_a_place_is_found_with_its_message_template(tmp_path: Path) -> None:
+    package = tmp_path / "astraflow"
+    package.mkdir()
+    for other in ("maintainer", "web", "recipes"):
+        (tmp_path / other).mkdir()
+    (package / "module.py").write_text(
+        'raise InvalidInput(f"cannot open {path!r}: no such file; " "check it", code="module.no_file")\n'
+    )
+    assert raised_errors(tmp_path) == [
+        RaisedError(
+            code="module.no_file",
+            type="InvalidInput",
+            message="cannot open {path}: no such file; check it",
+            module="astraflow.module",
+        )
+    ]
+
+
+def test_every_type_has_a_code_of_its_own() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AstraFlowError)]
+    codes = [kind().code for kind in kinds]
+    assert len(set(codes)) == len(codes)
+    assert "unknown_version" in codes
+    assert all(CODE.fullmatch(code) for code in codes)
