@@ -46,8 +46,7 @@ class Follower:
     async def _follow(self, pool: PoolRecord) -> None:
         target, reason = await self._wanted(pool)
         size = self._fleet.size(pool.spec.id)
-        is_as_wanted = target == pool.target or pool.spec.mode is Mode.UP_ONLY or target > pool.spec.max_nodes
-        if target == size and is_as_wanted:
+        if target == size and self._is_settled(pool, target):
             self._objections.pop(pool.spec.id, None)
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
@@ -58,6 +57,15 @@ class Follower:
             self._objections.pop(pool.spec.id, None)
         else:
             await self._note(plan)
+
+    def _is_settled(self, pool: PoolRecord, size: int) -> bool:
+        """Whether nothing is to be noted about a pool that has this size already.
+
+        Without advice the last target stays: a node that joined by hand and left again is no loss to be replaced.
+        """
+        is_advised = self._fleet.observation.advice(pool.spec.id) is not None
+        may_change = is_advised and pool.spec.mode is not Mode.UP_ONLY and size <= pool.spec.max_nodes
+        return size == pool.target or not may_change
 
     async def _wanted(self, pool: PoolRecord) -> tuple[int, str]:
         """The size that the rule wants, as far as bounds and money let it; what the pool has lost, without the rule."""

@@ -94,3 +94,14 @@ async def test_a_complete_run_gets_no_new_machines(tmp_path: Path) -> None:
         parts.cloud.end(machine, after_s=0.0)
     await parts.pass_time(ENOUGH_S)
     assert parts.states() == {}
+
+
+async def test_without_advice_a_node_by_hand_that_leaves_again_is_no_loss(tmp_path: Path) -> None:
+    parts = await build(tmp_path)
+    await parts.want(2)
+    await parts.pass_time(ENOUGH_S)
+    parts.run.by_hand = ["hand"]
+    await parts.pass_time(ENOUGH_S)
+    parts.run.by_hand = []
+    await parts.pass_time(ENOUGH_S)
+    assert parts.states() == {"ready": 2}
