@@ -7,16 +7,24 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test soak check audit format setup protos constraints clean
+.PHONY: help demo test system-packages soak check audit format setup protos constraints clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make demo ARGS=--headless
 	$(BIN)/astraflow demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## all tests, on two cores: make test ARGS="-k recipe"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+system-packages: ## install the Debian packages without which tests are skipped; with sudo where this is not root
+	@packages="$$($(PYTHON) -m tests.tools packages)" || exit 1; \
+	if [ -z "$$packages" ]; then echo "all of them are installed"; exit 0; fi; \
+	command -v apt-get >/dev/null || { echo "cannot install $$packages: there is no apt-get; install what they bring" >&2; exit 1; }; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
+	$$sudo apt-get update -qq && \
+	$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >/dev/null
 
 soak: $(VENV)/.installed-dev ## kill, stop and cut off a run at random, and check it: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)

@@ -32,8 +32,9 @@ class Follower:
         """What the guard said last: the journal has it once, not at every look."""
 
     async def follow(self) -> None:
-        """Once, over every pool."""
-        if self._fleet.kill is KillScope.ALL:
+        """Once, over every pool; not for a complete run, nor before dataflow has told which nodes there are."""
+        seen = self._fleet.observation
+        if self._fleet.kill is KillScope.ALL or seen.age_s is None or seen.is_run_complete:
             return
         for pool in tuple(self._fleet.ledger.pools.values()):
             if pool.spec.mode in FOLLOWING:
@@ -45,7 +46,7 @@ class Follower:
     async def _follow(self, pool: PoolRecord) -> None:
         target, reason = await self._wanted(pool)
         size = self._fleet.size(pool.spec.id)
-        if target == size and (target == pool.target or pool.spec.mode is Mode.UP_ONLY):
+        if target == size and self._is_settled(pool, target):
             self._objections.pop(pool.spec.id, None)
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
@@ -56,6 +57,15 @@ class Follower:
             self._objections.pop(pool.spec.id, None)
         else:
             await self._note(plan)
+
+    def _is_settled(self, pool: PoolRecord, size: int) -> bool:
+        """Whether nothing is to be noted about a pool that has this size already.
+
+        Without advice the last target stays: a node that joined by hand and left again is no loss to be replaced.
+        """
+        is_advised = self._fleet.observation.advice(pool.spec.id) is not None
+        may_change = is_advised and pool.spec.mode is not Mode.UP_ONLY and size <= pool.spec.max_nodes
+        return size == pool.target or not may_change
 
     async def _wanted(self, pool: PoolRecord) -> tuple[int, str]:
         """The size that the rule wants, as far as bounds and money let it; what the pool has lost, without the rule."""
@@ -68,7 +78,8 @@ class Follower:
         if advice is not None and size < within == pool.target:  # the rule wants what it wanted before
             reason = BACK
         affordable = size + await self._affordable(pool.spec) if within > size else within
-        return min(within, affordable), reason or "the rule's target"
+        # Nodes that joined by hand stay, also where they are more than the rule or the bounds want.
+        return max(min(within, affordable), self._fleet.unmanaged(pool.spec.id)), reason or "the rule's target"
 
     async def _affordable(self, spec: PoolSpec) -> int:
         """How many more the pool's price per hour allows."""

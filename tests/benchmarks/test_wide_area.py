@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.benchmarks.wide_area.fetches import Case, measure
-from tests.benchmarks.wide_area.link import FAR_ADDRESS, Direction, LinkSpec, reason_against, running
+from tests.benchmarks.wide_area.link import FAR_ADDRESS, Direction, LinkSpec, running
 
 SPEC = LinkSpec(bits_per_s=8e6, delay_s=0.1, queue_s=0.5)
 
@@ -57,7 +57,7 @@ def test_so_much_is_lost() -> None:
     assert way.packets + way.lost == 2000
 
 
-needs_link = pytest.mark.skipif(reason_against() is not None, reason=f"no link can be made: {reason_against()}")
+needs_link = pytest.mark.needs("link")
 
 
 @needs_link

@@ -8,7 +8,7 @@ from astraflow.runtime.hosts import WILDCARDS
 from tests.fakes.addresses import beyond_loopback
 
 EVERYWHERE = WILDCARDS[0]
-needs_address = pytest.mark.skipif(not beyond_loopback(), reason="needs an address beyond loopback")
+needs_address = pytest.mark.needs("address")
 
 
 def test_on_loopback_nothing_is_encrypted_and_nobody_else_is_told_anything() -> None:

@@ -12,7 +12,7 @@ from astraflow.contract.advice import Cap, FleetTerms, Mode, PoolAdvice, PoolTer
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
 from astraflow.contract.lookups import EventQuery
-from astraflow.contract.reports import Event, PoolReport, Report
+from astraflow.contract.reports import Completion, Event, PoolReport, Report
 from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
@@ -218,3 +218,16 @@ async def first_advice(service: Service) -> PoolAdvice:
             if report.advice:
                 return report.advice[0]
     raise AssertionError("the reports ended without advice")
+
+
+async def test_a_complete_run_needs_no_nodes_whatever_the_rule_says(tmp_path: Path) -> None:
+    async with opened(tmp_path, config()) as (run, journal):
+        advisor = Advisor(spec(min_nodes=3), journal=journal, events=run.events)
+        advisor.observe(course(0))
+        completion = Completion(reason="because", has_learned=True, at=1000.0, ends_run=True)
+        for second in range(1, 100):
+            advisor.observe(replace(course(second), completion=completion))
+        (advice,) = advisor.latest
+        assert (advice.target, advice.victims) == (0, ())
+        advisor.observe(replace(course(200), completion=replace(completion, ends_run=False)))
+        assert advisor.latest[0].target > 0

@@ -44,6 +44,7 @@ def sample(report: Report, name: str, **labels: str) -> float:
     return samples(report)[name, frozenset(labels.items())]
 
 
+@pytest.mark.needs("promtool")
 def test_promtool_finds_nothing_to_say() -> None:
     text, content_type = exposition(full_report(), "")
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)

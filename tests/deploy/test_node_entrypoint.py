@@ -1,7 +1,6 @@
 """The container's entrypoint, run as it is, with a program that stands for `astraflow`."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -85,7 +84,7 @@ def test_signals_reach_the_node(path: str, expiry: dict[str, str]) -> None:
         assert process.wait(30) == -signal.SIGTERM
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs Debian's shellcheck")
+@pytest.mark.needs("shellcheck")
 def test_it_is_clean_to_shellcheck() -> None:
     done = subprocess.run(["shellcheck", ENTRYPOINT], capture_output=True, text=True, check=False, timeout=30)
     assert done.stdout == ""

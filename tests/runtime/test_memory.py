@@ -1,6 +1,5 @@
 """How a process takes memory from the C library."""
 
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +56,7 @@ print(before - resident_kib())
 """Nine of ten blocks are free, and none is at the end of the heap."""
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
+@pytest.mark.needs("glibc")
 @pytest.mark.parametrize("kept", ["little", "usual"])
 def test_threads_of_a_process_that_keeps_little_share_a_heap(tmp_path: Path, kept: str) -> None:
     said = tmp_path / "heaps.xml"
@@ -65,7 +64,7 @@ def test_threads_of_a_process_that_keeps_little_share_a_heap(tmp_path: Path, kep
     assert (said.read_text().count("<heap nr=") == 1) == (kept == "little")
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="heaps of glibc")
+@pytest.mark.needs("glibc")
 def test_what_is_free_between_blocks_in_use_goes_back() -> None:
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from astraflow.cli.child import READY, Child, Program
 from astraflow.cli.options import TOKEN
 from astraflow.cli.programs import ONE_THREAD
+from astraflow.runtime.service import EXIT_SIGNALLED
 
 TOKEN_OF_RUN = "token-of-the-soak"
 GRACE_S = 10.0
@@ -130,7 +131,7 @@ class Process:
         self._child = None
         self._changed.set()
         self._on_up(False)
-        if not self._is_expected or code not in (0, -signal.SIGKILL, -signal.SIGTERM):
+        if not self._is_expected or code not in (0, EXIT_SIGNALLED + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM):
             tail = self._program.log.read_bytes()[log_start:][-3000:].decode(errors="replace")
             self._tally.surprises.append(Ending(process=self.name, code=code, log_tail=tail))
 

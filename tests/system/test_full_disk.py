@@ -1,6 +1,5 @@
 """A disk that fills up under a run: it says so, waits, and goes on when there is room."""
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from tests.system.processes import assert_balanced, running
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk that this test fills"),
+    pytest.mark.needs("root"),
 ]
 
 

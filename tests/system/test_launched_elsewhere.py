@@ -18,7 +18,7 @@ from astraflow.contract.reports import NodeState
 from astraflow.runtime.runs import RunFolder, active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 from tests.fakes.addresses import beyond_loopback
-from tests.fakes.ssh_server import SSHD, SshServer, serving_ssh
+from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.launching.test_launching import state_is, until
 
@@ -28,8 +28,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.skipif(not SSHD.exists(), reason="needs Debian's openssh-server"),
-    pytest.mark.skipif(not ADDRESS, reason="needs an address beyond loopback"),
+    pytest.mark.needs("sshd", "address"),
 ]
 
 RECIPE = """

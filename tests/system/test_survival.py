@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
 
 
+@pytest.mark.retry_once("seven processes start again in turn, each within a time that a busy machine exceeds")
 async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
         await run.until(lambda report: report.streams[0].steps >= 3)
@@ -68,7 +69,7 @@ async def test_a_node_joined_by_hand_contributes_and_hands_back_what_it_holds(tm
                 )
             )
             node.send_signal(signal.SIGINT)
-            assert node.wait(timeout=PATIENCE_S) == 0
+            assert node.wait(timeout=PATIENCE_S) == 128 + signal.SIGINT
             report = await run.report()
             (left,) = (node for node in report.nodes if node.facts.name == "by-hand")
             assert (left.state, left.leased) == (NodeState.GONE, 0)

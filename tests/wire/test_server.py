@@ -145,21 +145,12 @@ def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(token: str) 
 
 
 @pytest.mark.anyio
+@pytest.mark.needs("ipv6")
 async def test_ipv6_addresses_are_written_in_brackets() -> None:
-    if not has_ipv6():
-        pytest.skip("no IPv6 loopback on this machine")
     async with serving(Listen(host="::1", token=TOKEN), Plane().register) as address:
         assert address.startswith("[::1]:")
         async with dial(address, token=TOKEN) as link:
             assert await unary(link) == "run"
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.anyio

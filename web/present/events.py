@@ -63,6 +63,7 @@ ABOUT: Mapping[str, tuple[str, tuple[str, ...]]] = {
             *("trainer_attached", "trainer_stalled", "trainer_moves", "stream_starved", "stream_fed"),
             *("batch_redelivered", "flow_paused", "flow_resumed", "plugins_planned", "plugins_changed", "plugins_kept"),
             *("evaluation_asked", "evaluation_began", "evaluation_done", "evaluation_stopped"),
+            *("run_completed", "stop_condition_met"),
         ),
     ),
     "troubles": (

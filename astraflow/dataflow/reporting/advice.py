@@ -3,10 +3,10 @@ what keeps one from moving.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from astraflow.contract.advice import FleetTerms, PoolAdvice
+from astraflow.contract.advice import FleetTerms, PoolAdvice, Reason
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import Report
 from astraflow.contract.values import Json
@@ -80,6 +80,10 @@ class Advisor:
         self._tick_at, self._is_due = report.at, False
         verdict = decide(self._signals(), spec, self._state)
         self._state, self._latest = verdict.state, verdict.advice
+        if report.completion is not None and report.completion.ends_run:
+            self._latest = tuple(_needless(advice) for advice in verdict.advice)
+            self._journal.touch()
+            return
         for advice in verdict.advice:
             self._note(advice, has_moved=advice.pool in verdict.moved)
         self._journal.touch()
@@ -116,3 +120,9 @@ class Advisor:
         self._state = SizerState(**kept)
         self._observer.dollars_today = state["dollars_today"]
         self._restraints.load_state_dict(state.get("restraints", {}))  # absent from runs that began before it was kept
+
+
+def _needless(advice: PoolAdvice) -> PoolAdvice:
+    """Advice of no nodes, for whatever scales by it: those that it starts would leave at once."""
+    sentence = "The run is complete: it needs no nodes."
+    return replace(advice, target=0, reasons=(Reason.IDLE,), sentence=sentence, victims=())

@@ -21,6 +21,7 @@ import json
 import os
 import random
 import select
+import shutil
 import struct
 import subprocess
 import sys
@@ -238,6 +239,8 @@ def reason_against() -> str | None:
         return "making network namespaces needs root"
     if not DEVICE.exists():
         return f"{DEVICE} is not there"
+    if shutil.which("ip") is None:
+        return "the program ip is missing: install iproute2"
     if subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).returncode:
         return "this kernel or this container has no network namespaces"
     return None

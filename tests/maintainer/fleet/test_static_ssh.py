@@ -31,13 +31,13 @@ from maintainer.fleet.providers.base import (
     Unknown,
 )
 from maintainer.fleet.providers.static_ssh import StaticSsh, StaticSshOptions
-from tests.fakes.ssh_server import SSHD, SshServer, serving_ssh
+from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.maintainer.fleet.test_local_process import SLEEPER
 from tests.suites.provider import CANARY, ProviderSuite, World, launch_id, launches, listed, retire, until
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.skipif(not SSHD.exists(), reason="needs Debian's openssh-server"),
+    pytest.mark.needs("sshd"),
 ]
 
 _numbers = count()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -180,7 +179,7 @@ def test_what_is_put_in_is_never_run(machine: Machine, hostile: str) -> None:
     assert machine.ended.exists()
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs Debian's shellcheck")
+@pytest.mark.needs("shellcheck")
 @pytest.mark.parametrize(
     "way", [{"program": ("/bin/astraflow",)}, {"wheel": "https://example.org/astraflow.whl"}, {"image": "node:1"}]
 )

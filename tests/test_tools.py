@@ -1,0 +1,76 @@
+"""What is said about missing tools: at the start of a session, as the reason of a skip, and in CI as an error."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import tools
+
+ROOT = Path(__file__).parents[1]
+
+TESTS = """
+import pytest
+
+@pytest.mark.needs("promtool")
+def test_promtool(): pass
+
+@pytest.mark.browser
+def test_page(): pass
+
+def test_nothing(): pass
+"""
+
+
+def played(folder: Path, *, ci: bool) -> subprocess.CompletedProcess[str]:
+    """pytest with the project's conftest on a machine without programs."""
+    (folder / "test_played.py").write_text(TESTS)
+    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"PATH": "/nowhere"}
+    arguments = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", "-c", "pyproject.toml")
+    code = (
+        "import sys, tests.tools as tools; tools.SYSTEM_PATH = ''; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments, "--rootdir", str(folder), str(folder)],
+        cwd=ROOT,
+        env=environment | ({"CI": "true"} if ci else {}) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_session_says_at_its_start_what_it_skips_and_how_to_install_it(tmp_path: Path) -> None:
+    done = played(tmp_path, ci=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    start, _, end = done.stdout.partition("test_played.py")
+    for name in ("promtool", "chromium"):
+        assert f"skipped without {name}" in start
+        assert tools.why(name) in end
+    assert "make system-packages" in start
+    assert "1 passed, 2 skipped" in end
+
+
+def test_in_ci_missing_tools_are_an_error_at_once(tmp_path: Path) -> None:
+    done = played(tmp_path, ci=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "make system-packages" in done.stdout + done.stderr
+    assert "passed" not in done.stdout
+
+
+def test_every_tool_says_what_to_do_and_no_package_is_told_for_a_condition() -> None:
+    for name, tool in tools.TOOLS.items():
+        assert bool(tool.packages) != bool(tool.advice), name
+    assert tools.packages(["fonts", "root"]) == ["fonts-dejavu-core", "fonts-liberation", "fonts-noto-core"]
+
+
+def test_the_packages_are_told_before_anything_is_installed() -> None:
+    """`make system-packages` runs it with the interpreter of the system: no site packages."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "tests.tools", "packages"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    wanted = [name for name in tools.missing() if tools.TOOLS[name].packages]
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, tools.packages(wanted), "")

@@ -1,0 +1,147 @@
+"""Programs and conditions that some tests need: which Debian package brings them, and what is skipped without them.
+
+One table for the session header, for the marker `needs`, for `make system-packages` and for `.ci/run`. Standard library
+only: `python -m tests.tools packages` runs before anything is installed.
+"""
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+FONTS = (
+    "truetype/dejavu/DejaVuSans.ttf",
+    "truetype/liberation*/LiberationSans-Regular.ttf",
+    "truetype/noto/NotoSans-Regular.ttf",
+)
+"""A file of each set of fonts with which layouts must hold, below /usr/share/fonts."""
+
+
+SYSTEM_PATH = "/usr/sbin:/sbin"
+"""Where programs for administrators are; not in the PATH of every user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """Something that tests need and the project does not install."""
+
+    tests: str
+    """What is skipped without it."""
+    is_there: Callable[[], bool]
+    packages: tuple[str, ...] = ()
+    """Debian packages that bring it; empty for a condition of the machine that no package changes."""
+    advice: str = ""
+    """What to do where no package helps."""
+
+
+def _program(name: str) -> bool:
+    return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}") is not None
+
+
+def _all_fonts() -> bool:
+    return all(any(Path("/usr/share/fonts").glob(pattern)) for pattern in FONTS)
+
+
+def _has_address() -> bool:
+    """Whether the routing table has a way out; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return False
+        return not probe.getsockname()[0].startswith("127.")
+
+
+def _has_link() -> bool:
+    from tests.benchmarks.wide_area.link import reason_against  # what it imports is not installed yet for `packages`
+
+    return reason_against() is None
+
+
+def _has_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
+
+
+TOOLS: Mapping[str, Tool] = {
+    "chromium": Tool(
+        tests="browser tests of the pages", is_there=partial(_program, "chromium"), packages=("chromium",)
+    ),
+    "fonts": Tool(
+        tests="browser tests of the layout with each font set",
+        is_there=_all_fonts,
+        packages=("fonts-dejavu-core", "fonts-liberation", "fonts-noto-core"),
+    ),
+    "promtool": Tool(tests="check of the metrics", is_there=partial(_program, "promtool"), packages=("prometheus",)),
+    "sshd": Tool(tests="hosts over SSH", is_there=partial(_program, "sshd"), packages=("openssh-server",)),
+    "postgresql": Tool(
+        tests="databases on PostgreSQL",
+        is_there=lambda: any(Path("/usr/lib/postgresql").glob("*/bin/initdb")),
+        packages=("postgresql",),
+    ),
+    "shellcheck": Tool(
+        tests="check of shell scripts", is_there=partial(_program, "shellcheck"), packages=("shellcheck",)
+    ),
+    "containers": Tool(
+        tests="make containers",
+        is_there=lambda: all(_program(name) for name in ("slirp4netns", "mmdebstrap", "ip", "unshare", "nsenter")),
+        packages=("slirp4netns", "mmdebstrap", "iproute2", "util-linux"),
+    ),
+    "root": Tool(tests="a full disk", is_there=lambda: os.geteuid() == 0, advice="run them as root"),
+    "address": Tool(
+        tests="runs that machines elsewhere join",
+        is_there=_has_address,
+        advice="give this machine an address beyond loopback",
+    ),
+    "link": Tool(
+        tests="transfers over a slow link",
+        is_there=_has_link,
+        advice="run them as root, where network namespaces and /dev/net/tun are allowed",
+    ),
+    "ipv6": Tool(tests="listening on IPv6", is_there=_has_ipv6, advice="enable IPv6 on loopback"),
+    "glibc": Tool(
+        tests="memory of processes", is_there=lambda: platform.libc_ver()[0] == "glibc", advice="run them with glibc"
+    ),
+}
+"""By the name that `@pytest.mark.needs` takes."""
+
+
+def missing(names: Iterable[str] = TOOLS) -> list[str]:
+    """Those of the named tools that this machine does not have."""
+    return [name for name in names if not TOOLS[name].is_there()]
+
+
+def why(name: str) -> str:
+    """What is missing and what to do, as the reason of a skip."""
+    tool = TOOLS[name]
+    how = "run `make system-packages`" if tool.packages else tool.advice
+    return f"cannot run without {name} ({tool.tests}): {how}"
+
+
+def packages(names: Iterable[str]) -> list[str]:
+    """Debian packages that bring the named tools."""
+    return [package for name in names for package in TOOLS[name].packages]
+
+
+def summary(names: Iterable[str]) -> list[str]:
+    """A line for each missing tool, and how to install those that a package brings; empty when nothing is missing."""
+    lines = [f"skipped without {name}: {TOOLS[name].tests}" for name in names]
+    wanted = packages(names)
+    if wanted:
+        lines.append(f"to run them: make system-packages (apt-get install {' '.join(wanted)})")
+    return lines + [f"to run {TOOLS[name].tests}: {TOOLS[name].advice}" for name in names if TOOLS[name].advice]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["packages"]:
+        sys.exit("cannot run: one argument is expected; use `python -m tests.tools packages`")
+    print(*packages(missing(name for name, tool in TOOLS.items() if tool.packages)))  # noqa: T201 (the output of this command)
