@@ -48,11 +48,21 @@ class Caller:
     """A node's; of an operator or an agent the only one that they may touch, empty for all of them."""
     ca: str = ""
     """Of a join token: the pin of the authority that the run's services are checked against; empty without TLS."""
+    origin: str = ""
+    """Of a credential: id of the join token that it was exchanged for, or of the first credential where there was none.
+    Renewals keep it."""
+    is_reusable: bool = False
+    """Of a join token: whether any number of nodes may exchange it."""
 
     @property
     def identity(self) -> str:
         """As certificates carry it."""
         return identity(self.role, self.name)
+
+    @property
+    def holder(self) -> str:
+        """Which holder this is, equal for a credential and its renewals and for no other; empty for the run token."""
+        return "" if self.role is Role.ADMIN else f"{self.origin or self.id}/{self.pool}/{self.name}"
 
 
 OF_POOLS = (Role.OPERATOR, Role.AGENT)

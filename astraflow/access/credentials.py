@@ -1,7 +1,7 @@
 """Credentials: a line of text that says who holds it, sealed with the run token, so that every service of a run can
 read one without asking anybody. What was revoked is told apart (`revocations`).
 
-    afj.CLAIMS.SEAL    a join token: good for one credential of its holder's own
+    afj.CLAIMS.SEAL    a join token: exchanged for one credential, or for one per exchange if it is reusable
     afc.CLAIMS.SEAL    a credential of its own
 
 CLAIMS is a JSON object, SEAL an HMAC-SHA256 over prefix and claims, both in URL-safe base64. The key of the seal is
@@ -44,6 +44,8 @@ class Seal:
             "name": caller.name,
             "pool": caller.pool,
             "ca": caller.ca,
+            "origin": caller.origin,
+            "reusable": caller.is_reusable or "",
         }
         known = {key: value for key, value in claims.items() if value != ""}
         body = f"{prefix}.{_encode(json.dumps(known, separators=(',', ':')).encode())}"
@@ -84,6 +86,8 @@ def claims_of(text: str) -> Caller:
             name=str(found.get("name", "")),
             pool=str(found.get("pool", "")),
             ca=str(found.get("ca", "")),
+            origin=str(found.get("origin", "")),
+            is_reusable=found.get("reusable") is True,
         )
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
         raise NotAuthenticated(

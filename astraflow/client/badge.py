@@ -10,7 +10,14 @@ from astraflow.access.authority import checked_pin, new_request
 from astraflow.access.callers import Role
 from astraflow.access.credentials import claims_of, is_join_token
 from astraflow.client.badge_file import BadgeFile, KeptBadge
-from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, NotAuthenticated, StorageFull
+from astraflow.contract.errors import (
+    AstraFlowError,
+    Conflict,
+    InternalError,
+    InvalidInput,
+    NotAuthenticated,
+    StorageFull,
+)
 from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
@@ -24,6 +31,9 @@ log = get_logger()
 TIMEOUT_S = 10.0
 RENEW_AT = 0.5
 """Of its life."""
+
+NAME_S = 60.0
+"""A node that was started again waits for so long until its earlier process is known to be gone."""
 
 _PASSING = (*TRANSIENT, StorageFull, InternalError)
 
@@ -132,7 +142,13 @@ async def badge_for(
         tls = ClientTls(ca=ca)
     async with dial(address, token=token, tls=tls) as link:
         asked = pb.EnrollRequest(signing_request=request, role=role.value, name=name, pool=pool)
-        reply = await _enroll(link, asked, "joining", give_up_after_s, clock)
+        reply = await retry(
+            lambda: _enroll(link, asked, "joining", give_up_after_s, clock),
+            what="waiting for the earlier process of this name",
+            give_up_after_s=NAME_S if _may_come_again(token) else 0.0,
+            retry_on=(Conflict,),
+            clock=clock,
+        )
     if tls is not None:
         tls = ClientTls(ca=tls.ca, certificate=reply.certificate, key=key)
     log.info("credential_received", role=role.value, name=name)
@@ -193,6 +209,11 @@ def _pin(token: str, ca_hash: str) -> str:
     if told and given and told != given:
         raise InvalidInput(f"--ca-hash is {given}, and the join token says {told}: they are of two runs")
     return told or given
+
+
+def _may_come_again(token: str) -> bool:
+    """Whether a process may get a credential for the name of an earlier one once that is gone."""
+    return claims_of(token).is_reusable if is_join_token(token) else True
 
 
 async def _enroll(

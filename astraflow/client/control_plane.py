@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields
 
-from astraflow.contract.access import JoinToken
+from astraflow.contract.access import JoinToken, KnownJoinToken
 from astraflow.contract.advice import FleetTerms, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
@@ -181,18 +182,47 @@ class ControlPlaneClient:
         return (await self._link.call(self._stub.ChangePlugins, encode_change(change), timeout_s=TIMEOUT_S)).message
 
     async def mint_join_token(
-        self, role: str, *, pool: str = "", name: str = "", valid_s: float = 0.0, actor: str, reason: str
+        self,
+        role: str,
+        *,
+        pool: str = "",
+        name: str = "",
+        valid_s: float = 0.0,
+        actor: str,
+        reason: str,
+        is_reusable: bool = False,
+        most_uses: int = 0,
     ) -> JoinToken:
-        """A join token: for a node of a pool, a trainer (`name` is its policy), a viewer, operator or agent of a name.
+        """A join token: for a node of a pool, a trainer (`name` is its policy), or another role of a name.
 
-        valid_s: at most a day; 0 for 15 minutes. Raises: InvalidInput.
+        valid_s: at most a day; 0 for 15 minutes. is_reusable: any number of nodes of the pool may exchange it, at most
+        `most_uses` times if that is not 0; `valid_s` is then at most 30 days, and 0 for 7 days.
+        Raises: NotPermitted for a role or pool that is not the caller's to grant; InvalidInput.
         """
-        request = pb.MintJoinTokenRequest(role=role, pool=pool, name=name, valid_s=valid_s, actor=actor, reason=reason)
+        request = pb.MintJoinTokenRequest(
+            role=role,
+            pool=pool,
+            name=name,
+            valid_s=valid_s,
+            actor=actor,
+            reason=reason,
+            is_reusable=is_reusable,
+            most_uses=most_uses,
+        )
         reply = await self._link.call(self._stub.MintJoinToken, request, timeout_s=TIMEOUT_S)
         return JoinToken(token=reply.token, id=reply.id, expires_at=reply.expires_at, port=reply.port)
 
+    async def join_tokens(self) -> tuple[KnownJoinToken, ...]:
+        """The join tokens that have not expired, without the secrets, the one that expires last at the end."""
+        reply = await self._link.call(self._stub.JoinTokens, pb.JoinTokensRequest(), timeout_s=TIMEOUT_S)
+        names = [field.name for field in fields(KnownJoinToken)]
+        return tuple(KnownJoinToken(**{name: getattr(token, name) for name in names}) for token in reply.tokens)
+
     async def revoke_join_token(self, token_id: str, *, actor: str, reason: str) -> str:
-        """Have a join token be good no more; returns a sentence. Raises: InvalidInput for an unknown one."""
+        """Refuse a join token from now on, and with a reusable one every credential that came from it.
+
+        Returns a sentence. Raises: InvalidInput for an unknown one; NotPermitted.
+        """
         request = pb.RevokeJoinTokenRequest(id=token_id, actor=actor, reason=reason)
         return (await self._link.call(self._stub.RevokeJoinToken, request, timeout_s=TIMEOUT_S)).message
 

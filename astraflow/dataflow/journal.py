@@ -31,7 +31,7 @@ log = get_logger()
 RETRY_S = 1.0
 """Pause before a failed commit is tried again."""
 
-_SCHEMA_VERSION = 8
+_SCHEMA_VERSION = 9
 """Grows when the tables or their bodies change; a run is taken up by the releases that share it."""
 
 _SCHEMA = """
@@ -54,7 +54,8 @@ create table if not exists batches (policy text primary key, id text not null, v
 create table if not exists evaluations (round integer primary key, body blob not null);
 create table if not exists credentials (
     id text primary key, kind text not null, state text not null, role text not null, name text not null,
-    pool text not null, until real not null, digest text not null, key text not null
+    pool text not null, until real not null, digest text not null, key text not null,
+    origin text not null, is_reusable integer not null, uses integer not null, most_uses integer not null
 ) without rowid;
 create table if not exists acts (ordinal integer primary key, body blob not null);
 """

@@ -1,7 +1,7 @@
 """What nodes do to a run: join, lease, push, hand back, beat, leave."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from astraflow.access.callers import Role, current_caller
 from astraflow.contract.groups import Group
@@ -39,7 +39,9 @@ class NodeSide:
     def join(self, facts: NodeFacts) -> Node:
         """A node takes part; tasks of the incarnation it replaces return at once, those it says it runs are its own."""
         now = self._run.clock.now()
-        node, replaced = self._run.registry.join(facts, now=now, wall=self._run.clock.wall())
+        node, replaced = self._run.registry.join(
+            facts, now=now, wall=self._run.clock.wall(), holder=current_caller().holder
+        )
         for flow in self._run.every_flow:
             for earlier in replaced:
                 flow.return_all_of(earlier.id)
@@ -131,7 +133,10 @@ class NodeSide:
 
     def leave(self, node_id: NodeId, reason: str, *, is_taken: bool = False) -> int:
         """A node says goodbye; its tasks return at once. is_taken: its machine is taken away. Raises: UnknownNode."""
-        node = self._run.registry.leave(node_id, is_taken=is_taken)
+        return self._leave(self._run.registry.get(node_id), reason, is_taken=is_taken)
+
+    def _leave(self, node: Node, reason: str, *, is_taken: bool = False) -> int:
+        self._run.registry.leave(node.id, is_taken=is_taken)
         returned = sum(flow.return_all_of(node.id) for flow in self._run.every_flow)
         message = f"{reason or 'no reason given'}; {returned} tasks returned"
         self._run.events.add("node_left", node.id, message, source=node.facts.name)
@@ -139,10 +144,13 @@ class NodeSide:
             self._run.nodes_bell.ring()
         return returned
 
-    def retire(self, name: str, *, reason: str) -> int:
-        """Whoever joined under this name takes part no more; its tasks return at once. Returns how many."""
-        live = [node for node in self._run.registry.nodes() if node.facts.name == name and node.is_live]
-        return sum(self.leave(node.id, reason) for node in live)
+    def of(self, holders: Collection[str]) -> list[Node]:
+        """The nodes that take part and joined with the credentials of these holders (`Caller.holder`)."""
+        return [node for node in self._run.registry.nodes() if node.holder in holders and node.is_live]
+
+    def retire(self, holders: Collection[str], *, reason: str) -> int:
+        """Ends the part of these holders' nodes; their tasks return at once. Returns how many."""
+        return sum(self._leave(node, reason) for node in self.of(holders))
 
     def tick(self) -> None:
         """What time brings: leases that run out, nodes that went quiet, trainers that stalled."""

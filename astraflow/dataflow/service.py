@@ -30,6 +30,7 @@ from astraflow.dataflow.metrics_door import MetricsDoor, metrics_door
 from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.plugged import Plugged
 from astraflow.dataflow.pool.credentials import Credentials
+from astraflow.dataflow.pool.ledger import Ledger
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
@@ -68,6 +69,9 @@ log = get_logger()
 
 TICK_S = 0.25
 """How often leases and beats are checked."""
+
+ALIVE_BEATS = 3.0
+"""A node that reported within so many periods of its beat is alive: its name is not given to another process."""
 
 GRACE_S = 5.0
 """After a restart, nodes have this long to come back and say which tasks they still run."""
@@ -134,7 +138,7 @@ async def _serve(
         archive=archive,
         weights_address=weights_address,
         weights_key=weights_key,
-        credentials=_credentials(run, listen, keeper),
+        credentials=_credentials(run, listen, keeper, beat_s=config.beat_s),
         clock=clock,
     )
     async with asyncio.TaskGroup() as tasks:
@@ -225,7 +229,9 @@ class Service:
             yield
 
     def _register_enrollment(self, server: grpc.aio.Server) -> None:
-        add_EnrollmentServicer_to_server(EnrollmentService(self._run, self._credentials, self._ports), server)
+        add_EnrollmentServicer_to_server(
+            EnrollmentService(self._run, self._credentials, self._ports, self._nodes), server
+        )
 
     @asynccontextmanager
     async def metrics(self, door: MetricsDoor | None) -> AsyncIterator[None]:
@@ -302,14 +308,16 @@ class Service:
         self._history.add(replace(report, advice=self._advisor.latest))
 
 
-def _credentials(run: Run, listen: Listen, keeper: Keeper) -> Credentials:
+def _credentials(run: Run, listen: Listen, keeper: Keeper, *, beat_s: float) -> Credentials:
     return Credentials(
+        Ledger(run.journal, run.clock),
         seal=keeper.seal,
         revoked=keeper.revoked,
         authority=listen.authority,
         pin=listen.authority.pin if listen.authority and listen.wants_certificates else "",
         policies=frozenset(run.streams),
-        journal=run.journal,
+        silent_s=lambda name: run.registry.silent_s(name, now=run.clock.now()),
+        alive_s=ALIVE_BEATS * beat_s,
         events=run.events,
         clock=run.clock,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from astraflow.access.callers import Role, actor, current_caller, own_pool
@@ -14,7 +14,7 @@ from astraflow.contract.nodes import Welcome
 from astraflow.contract.reports import Report
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
-from astraflow.dataflow.pool.credentials import Credentials
+from astraflow.dataflow.pool.credentials import Credentials, Revoked
 from astraflow.dataflow.pool.registry import Node
 from astraflow.dataflow.reporting.advice import TERMS_S, Advisor
 from astraflow.dataflow.reporting.history import History
@@ -161,8 +161,9 @@ class Ports:
 class EnrollmentService(EnrollmentServicer):
     """How whoever joins gets a credential of its own."""
 
-    def __init__(self, run: Run, credentials: Credentials, ports: Ports) -> None:
+    def __init__(self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeSide) -> None:
         self._run = run
+        self._nodes = nodes
         self._credentials = credentials
         self._ports = ports
 
@@ -171,6 +172,7 @@ class EnrollmentService(EnrollmentServicer):
         issued = self._credentials.enroll(
             current_caller(), request.signing_request, role=request.role, name=request.name, pool=request.pool
         )
+        self._nodes.retire(issued.replaced, reason="started again")
         await self._run.journal.durable()
         return enrollment.EnrollReply(
             credential=issued.credential,
@@ -311,31 +313,45 @@ class ControlService(ControlPlaneServicer):
             valid_s=request.valid_s,
             actor=actor(request.actor),
             reason=request.reason,
+            is_reusable=request.is_reusable,
+            most_uses=request.most_uses,
         )
         await self._run.journal.durable()
         return control.MintJoinTokenReply(
             token=token, id=holder.id, expires_at=holder.expires_at, port=self._ports.enrollment
         )
 
+    async def JoinTokens(  # noqa: N802
+        self, request: control.JoinTokensRequest, context: Any
+    ) -> control.JoinTokensReply:
+        """See the proto."""
+        tokens = [control.KnownJoinToken(**asdict(token)) for token in self._credentials.tokens()]
+        return control.JoinTokensReply(tokens=tokens)
+
     async def RevokeJoinToken(  # noqa: N802
         self, request: control.RevokeJoinTokenRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        message = self._credentials.revoke_token(request.id, actor=actor(request.actor), reason=request.reason)
-        await self._run.journal.durable()
-        return control.ControlReply(message=message)
+        who = actor(request.actor)
+        revoked = self._credentials.revoke_token(request.id, actor=who, reason=request.reason)
+        return await self._retired(revoked, f"revoked by {who}: {request.reason}")
 
     async def RevokeCredential(  # noqa: N802
         self, request: control.RevokeCredentialRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
         role, who = Role.granted(request.role), actor(request.actor)
-        message = self._credentials.revoke(role, request.name, actor=who, reason=request.reason)
-        if role is Role.NODE:
-            returned = self._nodes.retire(request.name, reason=f"revoked by {who}: {request.reason}")
-            message = f"{message}; {returned} tasks returned"
+        revoked = self._credentials.revoke(role, request.name, actor=who, reason=request.reason)
+        return await self._retired(revoked, f"revoked by {who}: {request.reason}")
+
+    async def _retired(self, revoked: Revoked, reason: str) -> control.ControlReply:
+        """Once the nodes of these holders take part no more."""
+        nodes = self._nodes.of(revoked.holders)
+        returned = self._nodes.retire(revoked.holders, reason=reason)
         await self._run.journal.durable()
-        return control.ControlReply(message=message)
+        return control.ControlReply(
+            message=f"{revoked.message}; {returned} tasks returned" if nodes else revoked.message
+        )
 
     async def TellTerms(self, request: control.FleetTerms, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""

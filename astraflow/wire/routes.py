@@ -61,11 +61,6 @@ def _all_pools(caller: Caller, _: Any) -> None:
     own_pool(caller, "")
 
 
-def _who_is_let_in(caller: Caller, request: Any) -> None:
-    """Of one pool: nodes for it, and nobody who may more than its holder."""
-    own_pool(caller, request.pool if request.role == Role.NODE.value else "")
-
-
 _NODE = (Role.NODE,)
 _TRAINER = (Role.TRAINER,)
 _READERS = (Role.NODE, Role.TRAINER)
@@ -119,9 +114,10 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "WhatIf": _open_to(*_LOOKERS),
         "TellTerms": _open_to(Role.AGENT, scope=_all_pools),
         "DrainNode": _open_to(*_FLEET),
-        "MintJoinToken": _open_to(*_FLEET, scope=_who_is_let_in),
-        "RevokeJoinToken": _open_to(*_FLEET, scope=_all_pools),
-        "RevokeCredential": _open_to(*_FLEET, scope=_all_pools),
+        "MintJoinToken": _open_to(*_FLEET),
+        "JoinTokens": _open_to(*_LOOKERS),
+        "RevokeJoinToken": _open_to(*_FLEET),
+        "RevokeCredential": _open_to(*_FLEET),
         "PauseFlow": _open_to(*_FLEET, scope=_all_pools),
         "Evaluate": _open_to(*_FLEET, scope=_all_pools),
         "StopEvaluation": _open_to(*_FLEET, scope=_all_pools),

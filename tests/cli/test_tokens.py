@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import stat
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -32,3 +34,37 @@ async def test_who_is_to_join_is_said_once() -> None:
         refused = await asked(FakeControlPlane(), *wrong)
         assert isinstance(refused.exception, InvalidInput)
         assert "say who is to join" in str(refused.exception)
+
+
+async def test_a_token_goes_into_a_file_of_the_mode_that_is_asked_for_and_is_not_printed(tmp_path: Path) -> None:
+    for arguments, mode in (((), 0o600), (("--mode", "440"), 0o440), (("--mode", "0600", "--json"), 0o600)):
+        file = tmp_path / "pool.token"
+        minted = await asked(FakeControlPlane(), "--pool", "eu", "--reusable", "--out", str(file), *arguments)
+        assert minted.exit_code == 0, minted.output
+        assert "afj." not in minted.output
+        assert str(file) in minted.output
+        assert file.read_text() == "afj.node.0\n"
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["pool.token"]
+
+
+@pytest.mark.parametrize("mode", ["rw", "622", "666", "755", "0", "-600", "99"])
+async def test_a_token_is_not_written_where_others_may_change_it(tmp_path: Path, mode: str) -> None:
+    fake = FakeControlPlane()
+    refused = await asked(fake, "--pool", "eu", "--out", str(tmp_path / "pool.token"), "--mode", mode)
+    assert isinstance(refused.exception, InvalidInput)
+    assert fake.actions == []
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_tokens_are_listed_with_their_uses() -> None:
+    listed = await asked(FakeControlPlane(), "--list", "--json")
+    (known,) = json.loads(listed.output)
+    assert (known["pool"], known["uses"], known["is_reusable"]) == ("eu", 3, True)
+    shown = await asked(FakeControlPlane(), "--list")
+    assert "used 3" in shown.output
+
+
+async def test_only_a_reusable_token_has_several_uses() -> None:
+    refused = await asked(FakeControlPlane(), "--pool", "eu", "--uses", "3")
+    assert isinstance(refused.exception, InvalidInput)

@@ -39,6 +39,15 @@ class MovableClock(SystemClock):
     """The machine's time, moved ahead by a test."""
 
     ahead_s = 0.0
+    passed_s = 0.0
+
+    def ahead(self, passed_s: float) -> None:
+        """Lets time pass, where leases and beats look too."""
+        self.ahead_s += passed_s
+        self.passed_s += passed_s
+
+    def now(self) -> float:
+        return super().now() + self.passed_s
 
     def wall(self) -> float:
         return super().wall() + self.ahead_s
@@ -173,7 +182,9 @@ async def test_an_operator_of_one_pool_drains_its_nodes_and_no_others(tmp_path: 
             assert said.startswith(nodes["gpu"])
             token = await control.mint_join_token("node", pool="gpu", actor="otto", reason="one more")
             assert claims_of(token.token).pool == "gpu"
-            with pytest.raises(NotPermitted, match="what is of all pools is not"):
+            with pytest.raises(
+                NotPermitted, match="is for all pools, and the caller's credential is for pool gpu only"
+            ):
                 await control.mint_join_token("operator", name="eve", actor="otto", reason="all of them")
         with pytest.raises(InvalidInput, match="a viewer joins no pool"):
             await service.control.mint_join_token("viewer", pool="gpu", name="v", **MINTED)
@@ -345,3 +356,125 @@ async def test_a_result_counts_although_the_lease_ran_out_and_the_node_joined_ag
             (task, *_) = (await client.lease(first, 1, wait_s=1)).tasks
             again = (await client.join(own("n"))).node  # what it held goes back to the queue
             assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)
+
+
+async def test_a_reusable_token_lets_in_any_number_of_nodes_of_its_pool(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted(is_reusable=True)
+        assert minted.expires_at - service.clock.wall() == pytest.approx(7 * 24 * 3600, abs=2)
+        credentials = [claims_of(await service.enrolled(minted.token, new_request()[1], name=n)) for n in ("a", "b")]
+        assert [(one.name, one.pool, one.role) for one in credentials] == [
+            ("a", "gpu", Role.NODE),
+            ("b", "gpu", Role.NODE),
+        ]
+        with pytest.raises(NotPermitted):
+            await service.enrolled(minted.token, new_request()[1], name="c", pool="cpu")
+        with pytest.raises(NotPermitted):
+            await service.enrolled(minted.token, new_request()[1], name="c", role="operator")
+        (known,) = [one for one in await service.control.join_tokens() if one.id == minted.id]
+        assert (known.uses, known.most_uses, known.state, known.is_reusable) == (2, 0, "minted", True)
+        assert minted.token not in repr(known)
+
+
+async def test_a_node_that_was_killed_comes_back_under_its_name_with_a_reusable_token(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, (_, request) = await service.minted(is_reusable=True), new_request()
+        first = await service.enrolled(minted.token, request)
+        assert claims_of(await service.enrolled(minted.token, request)).origin == minted.id  # the answer was lost
+        async with node(service, first) as client:
+            held = (await client.join(own("n"))).node
+            (task, *_) = (await client.lease(held, 1, wait_s=1)).tasks
+            with pytest.raises(Conflict):
+                await service.enrolled(minted.token, new_request()[1])  # it still reports
+            service.clock.ahead(5.0)
+            second = await service.enrolled(minted.token, new_request()[1])
+            with pytest.raises(NotAuthenticated):
+                await client.push(held, [make.episode(task.id, node=held)])
+        async with node(service, second) as client:
+            assert (await client.join(own("n"))).node == "n.2"
+            assert task.id in {one.id for one in (await client.lease(NodeId("n.2"), 4, wait_s=1)).tasks}
+        uses = [one.uses for one in await service.control.join_tokens() if one.id == minted.id]
+        assert uses == [2]
+
+
+async def test_a_node_that_said_goodbye_comes_back_with_a_reusable_token(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted(is_reusable=True)
+        for incarnation in (1, 2, 3):
+            credential = await service.enrolled(minted.token, new_request()[1])
+            async with node(service, credential) as client:
+                assert (await client.join(own("n"))).node == f"n.{incarnation}"
+                await client.leave(NodeId(f"n.{incarnation}"), reason="restart")
+
+
+async def test_a_reusable_token_does_not_take_the_name_of_another_tokens_node(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        await service.enrolled((await service.minted(pool="cpu")).token, new_request()[1])
+        other = await service.minted(is_reusable=True)
+        service.clock.ahead(3600.0)
+        with pytest.raises(Conflict):
+            await service.enrolled(other.token, new_request()[1])
+
+
+async def test_revoking_a_reusable_token_revokes_what_came_from_it(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted, other = [await service.minted(is_reusable=True) for _ in range(2)]
+        credential = await service.enrolled(minted.token, new_request()[1])
+        renewed = await service.enrolled(credential, new_request()[1])
+        spared = await service.enrolled(other.token, new_request()[1], name="spared")
+        async with node(service, renewed) as client, node(service, spared) as spare:
+            held = (await client.join(own("n"))).node
+            assert len((await client.lease(held, 2, wait_s=1)).tasks) == 2
+            said = await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
+            assert "2 tasks returned" in said
+            with pytest.raises(NotAuthenticated):
+                await client.join(own("n"))
+            await spare.join(own("spared"))
+        with pytest.raises(NotAuthenticated):
+            await service.enrolled(credential, new_request()[1])
+        with pytest.raises(NotPermitted):
+            await service.enrolled(minted.token, new_request()[1])
+
+
+async def test_a_reusable_token_is_good_for_as_long_and_as_often_as_it_says(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted(is_reusable=True, most_uses=2, valid_s=7200.0)
+        for name in ("a", "b"):
+            await service.enrolled(minted.token, new_request()[1], name=name)
+        with pytest.raises(NotPermitted):
+            await service.enrolled(minted.token, new_request()[1], name="c")
+        (known,) = await service.control.join_tokens()
+        assert (known.uses, known.most_uses) == (2, 2)
+        service.clock.ahead(7201.0)
+        with pytest.raises(NotAuthenticated):
+            await service.enrolled(minted.token, new_request()[1], name="a")
+        assert await service.control.join_tokens() == ()
+
+
+async def test_uses_of_a_reusable_token_outlive_a_restart(tmp_path: Path) -> None:
+    async with dataflow(tmp_path) as service:
+        minted = await service.minted(is_reusable=True, most_uses=2)
+        await service.enrolled(minted.token, new_request()[1], name="a")
+    async with dataflow(tmp_path) as service:
+        await service.enrolled(minted.token, new_request()[1], name="a")  # it is the same node
+        with pytest.raises(NotPermitted):
+            await service.enrolled(minted.token, new_request()[1], name="b")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"role": "operator", "name": "olga"},
+        {"role": "trainer", "name": "solver"},
+        {"role": "node", "pool": "gpu", "name": "n"},
+        {"role": "node", "pool": ""},
+        {"role": "node", "pool": "gpu", "valid_s": 30 * 24 * 3600.0 + 1},
+        {"role": "node", "pool": "gpu", "valid_s": -1.0},
+        {"role": "node", "pool": "gpu", "most_uses": 2**31},
+        {"role": "node", "pool": "gpu", "most_uses": 2, "is_reusable": False},
+    ],
+)
+async def test_a_reusable_token_is_for_nodes_of_one_pool_within_bounds(tmp_path: Path, options: dict[str, Any]) -> None:
+    async with dataflow(tmp_path) as service:
+        with pytest.raises(InvalidInput):
+            await service.control.mint_join_token(**{"is_reusable": True, **MINTED, **options})

@@ -158,6 +158,12 @@ class FakeControlPlane(ControlPlaneServicer):
         self.actions.append(("mint", request.pool or request.name, request.actor))
         return pb.MintJoinTokenReply(token=f"afj.{request.role}.0", id="0", expires_at=2e9, port=7001)
 
+    async def JoinTokens(self, request: pb.JoinTokensRequest, context: Any) -> pb.JoinTokensReply:  # noqa: N802 (the service's name)
+        known = pb.KnownJoinToken(
+            id="0", role="node", pool="eu", expires_at=2e9, is_reusable=True, uses=3, state="minted"
+        )
+        return pb.JoinTokensReply(tokens=[known])
+
     async def RevokeJoinToken(self, request: pb.RevokeJoinTokenRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         self.actions.append(("revoke", request.id, request.actor))
         return pb.ControlReply(message=f"join token {request.id} is good no more")

@@ -29,7 +29,7 @@ METHODS = {
 
 READ = (
     "GetReport WatchReport History Trajectories Rewards Groups Events Evaluations WhatIf GetFleet Instances Decisions "
-    "Proposals GetMaintainer Transcript Providers"
+    "Proposals GetMaintainer Transcript Providers JoinTokens"
 )
 STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"
 POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver RehearseProvider"
@@ -141,26 +141,21 @@ OF_POOL: dict[str, tuple[Any, list[Any]]] = {
             "HandOver": fleet_plane_pb2.HandOverRequest,
         }.items()
     },
-    "/astraflow.v1.ControlPlane/MintJoinToken": (
-        control_plane_pb2.MintJoinTokenRequest(role="node", pool="gpu"),
-        [
-            control_plane_pb2.MintJoinTokenRequest(role="node", pool="cpu"),
-            control_plane_pb2.MintJoinTokenRequest(role="operator", pool="gpu"),
-            control_plane_pb2.MintJoinTokenRequest(role="operator"),
-        ],
-    ),
 }
 """What who is bound to pool `gpu` may send, and what not."""
 
 OF_ALL_POOLS = (
-    *("TellTerms", "RevokeJoinToken", "RevokeCredential", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
+    *("TellTerms", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
     *("Escalate", "SetKillSwitch", "RehearseProvider", "SetMaintainerMode", "BeatMaintainer", "KeepTranscript"),
 )
 """What who is bound to a pool may not do at all."""
 
-BY_WHAT_IT_NAMES = ("DrainNode", "ApplyPlan", "ProposePlan", "RejectPlan")
-"""A node or a plan: the services know of which pool it is, and hold who is bound to one to it (tests of the desk, and
-of joining dataflow)."""
+BY_WHAT_IT_NAMES = (
+    *("DrainNode", "ApplyPlan", "ProposePlan", "RejectPlan"),
+    *("MintJoinToken", "RevokeJoinToken", "RevokeCredential"),
+)
+"""A node, a plan, a token or a holder: the services know of which pool it is, and hold a caller that is bound to one to
+it (tests of the desk, of joining dataflow, and of grants)."""
 
 
 def routes_called(*names: str) -> set[str]:

@@ -34,6 +34,8 @@ class Node:
     """Unix seconds."""
     beat_at: float
     """Monotonic seconds."""
+    holder: str = ""
+    """Holder of the credential that it joined with (`Caller.holder`); empty for the run token."""
     status: NodeStatus | None = None
     versions: Mapping[PolicyId, Version] = field(default_factory=dict)
     """What it serves, as far as it told last."""
@@ -84,7 +86,7 @@ class Registry:
         """All that are remembered, in the order they joined."""
         return list(self._nodes.values())
 
-    def join(self, facts: NodeFacts, *, now: float, wall: float) -> tuple[Node, list[Node]]:
+    def join(self, facts: NodeFacts, *, now: float, wall: float, holder: str = "") -> tuple[Node, list[Node]]:
         """Register; returns the node and the earlier incarnations that it replaces."""
         replaced = [node for node in self._live() if node.facts.name == facts.name]
         for node in replaced:
@@ -92,7 +94,9 @@ class Registry:
                 del self._nodes[node.id]  # it never took part
             node.is_gone = True
         self._incarnations += 1
-        node = Node(id=NodeId(f"{facts.name}.{self._incarnations}"), facts=facts, joined_at=wall, beat_at=now)
+        node = Node(
+            id=NodeId(f"{facts.name}.{self._incarnations}"), facts=facts, joined_at=wall, beat_at=now, holder=holder
+        )
         self._nodes[node.id] = node
         self._forget_old()
         return node, replaced
@@ -103,6 +107,10 @@ class Registry:
         if node is None or node.is_gone or node.is_lost:
             raise UnknownNode(f"node {node_id} takes no part in this run (any more): join again")
         return node
+
+    def silent_s(self, name: str, *, now: float) -> float | None:
+        """Seconds since the node of this name that takes part reported; None when there is none."""
+        return min((now - node.beat_at for node in self._live() if node.facts.name == name), default=None)
 
     def beat(self, status: NodeStatus, *, now: float) -> Directive:
         """A node reports; returns what it is told. Raises: UnknownNode."""

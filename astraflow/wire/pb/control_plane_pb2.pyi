@@ -2136,6 +2136,8 @@ class MintJoinTokenRequest(_message.Message):
     VALID_S_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    IS_REUSABLE_FIELD_NUMBER: _builtins.int
+    MOST_USES_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """node, trainer, viewer, operator or agent."""
     pool: _builtins.str
@@ -2143,9 +2145,15 @@ class MintJoinTokenRequest(_message.Message):
     name: _builtins.str
     """Of a trainer: its policy. Of people and services: their name. Of a node: the only name it may take; any when empty."""
     valid_s: _builtins.float
-    """How long it is good for, at most a day; 0 for 15 minutes."""
+    """Lifetime in seconds; 0 for the default. A single-use token: at most a day, 15 minutes by default. A reusable one: at
+    most 30 days, 7 days by default.
+    """
     actor: _builtins.str
     reason: _builtins.str
+    is_reusable: _builtins.bool
+    """Nodes of `pool` exchange it any number of times until it expires or is revoked. For the role node, without a name."""
+    most_uses: _builtins.int
+    """Of a reusable token: exchanges after which it is refused; 0 for no limit."""
     def __init__(
         self,
         *,
@@ -2155,10 +2163,12 @@ class MintJoinTokenRequest(_message.Message):
         valid_s: _builtins.float = ...,
         actor: _builtins.str = ...,
         reason: _builtins.str = ...,
+        is_reusable: _builtins.bool = ...,
+        most_uses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "name", b"name", "pool", b"pool", "reason", b"reason", "role", b"role", "valid_s", b"valid_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "is_reusable", b"is_reusable", "most_uses", b"most_uses", "name", b"name", "pool", b"pool", "reason", b"reason", "role", b"role", "valid_s", b"valid_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2173,7 +2183,7 @@ class MintJoinTokenReply(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """A secret, good for one credential."""
+    """A secret: exchanged for one credential, or for one per exchange if it is reusable."""
     id: _builtins.str
     """What events and revocations call it."""
     expires_at: _builtins.float
@@ -2197,7 +2207,91 @@ class MintJoinTokenReply(_message.Message):
 Global___MintJoinTokenReply: _TypeAlias = MintJoinTokenReply  # noqa: Y015
 
 @_typing.final
+class JoinTokensRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinTokensRequest: _TypeAlias = JoinTokensRequest  # noqa: Y015
+
+@_typing.final
+class JoinTokensReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownJoinToken]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___KnownJoinToken] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinTokensReply: _TypeAlias = JoinTokensReply  # noqa: Y015
+
+@_typing.final
+class KnownJoinToken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    POOL_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    IS_REUSABLE_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    MOST_USES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    role: _builtins.str
+    """What its holder becomes."""
+    name: _builtins.str
+    pool: _builtins.str
+    expires_at: _builtins.float
+    """Unix seconds."""
+    is_reusable: _builtins.bool
+    uses: _builtins.int
+    most_uses: _builtins.int
+    """0 for no limit."""
+    state: _builtins.str
+    """minted, used or revoked."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        role: _builtins.str = ...,
+        name: _builtins.str = ...,
+        pool: _builtins.str = ...,
+        expires_at: _builtins.float = ...,
+        is_reusable: _builtins.bool = ...,
+        uses: _builtins.int = ...,
+        most_uses: _builtins.int = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "id", b"id", "is_reusable", b"is_reusable", "most_uses", b"most_uses", "name", b"name", "pool", b"pool", "role", b"role", "state", b"state", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownJoinToken: _TypeAlias = KnownJoinToken  # noqa: Y015
+
+@_typing.final
 class RevokeJoinTokenRequest(_message.Message):
+    """Of a reusable token: every credential that came from it is revoked too, and what its nodes lease returns at once."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int

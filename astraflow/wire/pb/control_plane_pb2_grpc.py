@@ -105,6 +105,11 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.MintJoinTokenRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.MintJoinTokenReply.FromString,
                 _registered_method=True)
+        self.JoinTokens = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/JoinTokens',
+                request_serializer=control__plane__pb2.JoinTokensRequest.SerializeToString,
+                response_deserializer=control__plane__pb2.JoinTokensReply.FromString,
+                _registered_method=True)
         self.RevokeJoinToken = channel.unary_unary(
                 '/astraflow.v1.ControlPlane/RevokeJoinToken',
                 request_serializer=control__plane__pb2.RevokeJoinTokenRequest.SerializeToString,
@@ -224,6 +229,13 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def JoinTokens(self, request, context):
+        """The join tokens that have not expired, newest last, without the tokens themselves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RevokeJoinToken(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -322,6 +334,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     servicer.MintJoinToken,
                     request_deserializer=control__plane__pb2.MintJoinTokenRequest.FromString,
                     response_serializer=control__plane__pb2.MintJoinTokenReply.SerializeToString,
+            ),
+            'JoinTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinTokens,
+                    request_deserializer=control__plane__pb2.JoinTokensRequest.FromString,
+                    response_serializer=control__plane__pb2.JoinTokensReply.SerializeToString,
             ),
             'RevokeJoinToken': grpc.unary_unary_rpc_method_handler(
                     servicer.RevokeJoinToken,
@@ -723,6 +740,33 @@ class ControlPlane:
             '/astraflow.v1.ControlPlane/MintJoinToken',
             control__plane__pb2.MintJoinTokenRequest.SerializeToString,
             control__plane__pb2.MintJoinTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def JoinTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/astraflow.v1.ControlPlane/JoinTokens',
+            control__plane__pb2.JoinTokensRequest.SerializeToString,
+            control__plane__pb2.JoinTokensReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,8 @@ class ControlPlaneStub:
     """Other data algorithms from the next version on, without a restart."""
     MintJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.MintJoinTokenRequest, _control_plane_pb2.MintJoinTokenReply]
     """Who may join: see the end of this file."""
+    JoinTokens: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.JoinTokensRequest, _control_plane_pb2.JoinTokensReply]
+    """The join tokens that have not expired, newest last, without the tokens themselves."""
     RevokeJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeJoinTokenRequest, _control_plane_pb2.ControlReply]
     RevokeCredential: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeCredentialRequest, _control_plane_pb2.ControlReply]
     TellTerms: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.FleetTerms, _control_plane_pb2.ControlReply]
@@ -156,6 +158,14 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_control_plane_pb2.MintJoinTokenRequest, _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]:
         """Who may join: see the end of this file."""
+
+    @_abc_1.abstractmethod
+    def JoinTokens(
+        self,
+        request: _control_plane_pb2.JoinTokensRequest,
+        context: _aio.ServicerContext[_control_plane_pb2.JoinTokensRequest, _abc.Awaitable[_control_plane_pb2.JoinTokensReply]],
+    ) -> _abc.Awaitable[_control_plane_pb2.JoinTokensReply]:
+        """The join tokens that have not expired, newest last, without the tokens themselves."""
 
     @_abc_1.abstractmethod
     def RevokeJoinToken(
