@@ -1,7 +1,7 @@
 """A Docker Engine in namespaces of its own: its processes, mounts, network and control groups end with it.
 
-    start ──► running ──restart (the engine alone, as an upgrade does)──► running
-                 └────────── cut (every process at once, as a power loss does) ──► start ...
+start ──► running ──restart (the engine alone, as an upgrade does)──► running
+             └────────── cut (every process at once, as a power loss does) ──► start ...
 """
 
 import os
@@ -82,7 +82,11 @@ class Engine:
         self._groups.clear()
 
     def run(
-        self, *command: str, is_checked: bool = True, environment: Mapping[str, str] | None = None, limit_s: float = 600.0
+        self,
+        *command: str,
+        is_checked: bool = True,
+        environment: Mapping[str, str] | None = None,
+        limit_s: float = 600.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command beside the engine, in the repository. Raises: CommandFailed when it fails and is checked."""
         done = subprocess.run(
@@ -116,9 +120,7 @@ class Engine:
 
     def _started(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self.state / f"{name}.log").open("wb") as log:
-            part = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+            part = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         self._parts.append(part)
         return part
 
