@@ -66,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="the run's directory, when it is on this machine")
     parser.add_argument("--recipe", default="", help="name of the run's recipe, to show")
     parser.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority, for TLS")
+    parser.add_argument("--ca-hash", default="", metavar="sha256:...", help="pin of that authority, to join with")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="where the page's own credential is kept")
     parser.add_argument("--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front")
     parser.add_argument("--name", action="append", default=[], dest="names", help="a host name that browsers use")
     parser.add_argument("--tls-certificate", type=Path, metavar="FILE", help="certificate and chain, PEM: speak TLS")

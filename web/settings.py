@@ -29,9 +29,13 @@ class Settings(Config):
     is_read_only: bool = False
     """Whether the page only shows what was recorded: nothing is followed, launched or changed."""
     token: str = Field(default="", repr=False)
-    """Run token, from the environment variable ASTRAFLOW_TOKEN."""
+    """Run token, or a join token of the role page, from the environment variable ASTRAFLOW_TOKEN."""
     authority: Path | None = None
     """Folder of the run's certificate authority, for a run that speaks TLS."""
+    ca_hash: str = ""
+    """Pin of that authority: the run token is exchanged for a credential of the page's own, at `dataflow`."""
+    keep: Path | None = None
+    """Folder in which that credential is kept, so that the page joins again without a token after a restart."""
     fleet: str = ""
     """Address `HOST:PORT` of the fleet service; empty for a run without one."""
     fleet_token: str = Field(default="", repr=False)

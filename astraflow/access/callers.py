@@ -19,6 +19,8 @@ class Role(Enum):
     OPERATOR = "operator"
     AGENT = "agent"
     """The fleet service and whoever acts through it."""
+    PAGE = "page"
+    """The web page: looks, and acts for the people who use it. It grants no access."""
     ADMIN = "admin"
     """Holds the run token."""
 
@@ -65,6 +67,9 @@ class Caller:
         return "" if self.role is Role.ADMIN else f"{self.origin or self.id}/{self.pool}/{self.name}"
 
 
+SPEAKERS = (Role.PAGE, Role.ADMIN)
+"""Roles whose requests name the person they act for; of all others the credential's own name is recorded."""
+
 OF_POOLS = (Role.OPERATOR, Role.AGENT)
 """Who may be bound to one pool, besides nodes."""
 
@@ -91,9 +96,9 @@ def current_caller() -> Caller:
 
 
 def actor(claimed: str) -> str:
-    """Who is to stand in the journal: a credential's own name, whatever it claims; the run token speaks for others."""
+    """The name for the journal: the claimed one from a caller that acts for people, else the credential's own."""
     caller = current_caller()
-    return claimed if caller.role is Role.ADMIN else f"{caller.role.value} {caller.name}"
+    return claimed if caller.role in SPEAKERS else f"{caller.role.value} {caller.name}"
 
 
 def own_node(caller: Caller, node: str) -> None:

@@ -68,6 +68,10 @@ CaHash = Annotated[
         help="Pin of the run's authority, or a file with it, for the run token; join tokens have it.",
     ),
 ]
+Keep = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Keep the credential there, to come back without a token."),
+]
 TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 TlsClientCa = Annotated[

@@ -105,6 +105,7 @@ def run_trainer(
     token: str,
     tls: ClientTls | None,
     ca_hash: str,
+    keep: Path | None,
     directory: Path,
     signing_key: Path | None,
 ) -> int:
@@ -128,6 +129,7 @@ def run_trainer(
             token=token,
             tls=tls,
             ca_hash=ca_hash,
+            keep=keep,
             directory=_made(directory),
             stop=stop,
             signing=signing,

@@ -11,6 +11,7 @@ from astraflow.cli.options import (
     CaHash,
     Directory,
     Host,
+    Keep,
     Metrics,
     Overrides,
     Port,
@@ -154,6 +155,7 @@ def trainer(
     token_file: TokenFile = None,
     authority: Authority = None,
     ca_hash: CaHash = "",
+    keep: Keep = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
@@ -172,6 +174,7 @@ def trainer(
             token=token,
             tls=tls,
             ca_hash=read_pin(ca_hash),
+            keep=keep,
             directory=directory,
             signing_key=signing_key,
         )
@@ -216,6 +219,8 @@ def web(
     sockets_a_user: Annotated[int | None, typer.Option(help="Live pages of one user that are open at once.")] = None,
     token_file: TokenFile = None,
     authority: Authority = None,
+    ca_hash: CaHash = "",
+    keep: Keep = None,
 ) -> None:
     """The web page over runs, which it can also launch.
 
@@ -235,6 +240,8 @@ def web(
         "join-host": join_host,
         "join-name": join_name,
         "authority": str(authority) if authority else None,
+        "ca-hash": read_pin(ca_hash) or None,
+        "keep": str(keep) if keep else None,
         "reads-a-minute": _told(reads_a_minute),
         "changes-a-minute": _told(changes_a_minute),
         "exports-a-minute": _told(exports_a_minute),
@@ -351,10 +358,7 @@ def join(
     ] = "",
     weights_key: WeightsKey = "",
     ca_hash: CaHash = "",
-    keep: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Keep the credential there, to come back without a token."),
-    ] = None,
+    keep: Keep = None,
     pull: Annotated[
         str, typer.Option(help="How to fetch weights, a TOML table: {sources = ['mirror:7000'], connections = 2}.")
     ] = "",

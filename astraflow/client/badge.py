@@ -175,6 +175,10 @@ async def _come_back(
         log.warning("kept_credential_refused", problem=str(problem))
         file.forget()
         return None
+    except TRANSIENT as problem:
+        if kept.expires_at <= clock.wall():
+            raise
+        log.warning("kept_credential_not_renewed", problem=str(problem))  # it is good, and renewed later
     return kept.dataflow, badge
 
 

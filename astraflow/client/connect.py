@@ -2,13 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from astraflow.access.callers import Role
+from astraflow.access.credentials import claims_of, is_join_token
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.wire.channel import dial, folder_client_tls
+
+if TYPE_CHECKING:
+    from astraflow.client.badge import Badge
+
+JOIN_S = 30.0
+"""A page that cannot join within this time ends, and whatever started it starts it again."""
+
+PAGE_NAME = "page"
+"""Name of a page whose token gives it none."""
 
 
 @asynccontextmanager
@@ -43,13 +55,77 @@ async def connect_agent(
         ):
             yield control, plane
         return
+    async with (
+        _joined(dataflow, token, role=Role.AGENT, name=name) as (where, badge),
+        badge.dial(where) as to_dataflow,
+        badge.dial(fleet) as to_fleet,
+    ):
+        yield ControlPlaneClient(to_dataflow), FleetPlaneClient(to_fleet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageAccess:
+    """What a page shows to the services of the run that it follows."""
+
+    token: str = field(repr=False)
+    """The run token, or a join token of the role page."""
+    fleet_token: str = field(default="", repr=False)
+    """What it shows to the fleet service; empty for the same."""
+    authority: Path | None = None
+    """Folder of the run's certificate authority, for a run that speaks TLS and a page beside it."""
+    ca_hash: str = ""
+    """Pin of the run's authority, with which the run token is exchanged for a credential."""
+    keep: Path | None = None
+    """Folder in which the credential is kept for the next process."""
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether the page gets a credential of its own."""
+        return is_join_token(self.token) or bool(self.ca_hash)
+
+
+@asynccontextmanager
+async def connect_page(
+    dataflow: str, fleet: str, access: PageAccess
+) -> AsyncIterator[tuple[ControlPlaneClient, FleetPlaneClient | None]]:
+    """The planes of the run that a page follows, open for the block; None for a run without a fleet service.
+
+    With a join token of the role page, or the run token and a pin, the page joins first, at `dataflow`: its credential
+    is renewed as long as the block lasts.
+    Raises: InvalidInput, NotAuthenticated, NotPermitted; Unavailable when the run cannot be joined in time.
+    """
+    async with AsyncExitStack() as resources:
+        enter = resources.enter_async_context
+        if access.is_exchanged:
+            name = claims_of(access.token).name if is_join_token(access.token) else ""
+            where, badge = await enter(
+                _joined(
+                    dataflow,
+                    access.token,
+                    role=Role.PAGE,
+                    name=name or PAGE_NAME,
+                    ca_hash=access.ca_hash,
+                    keep=access.keep,
+                    give_up_after_s=JOIN_S,
+                )
+            )
+            plane = FleetPlaneClient(await enter(badge.dial(fleet))) if fleet else None
+            yield ControlPlaneClient(await enter(badge.dial(where))), plane
+            return
+        control = await enter(connect_control(dataflow, access.token, authority=access.authority))
+        token = access.fleet_token or access.token
+        yield control, await enter(connect_fleet(fleet, token, authority=access.authority)) if fleet else None
+
+
+@asynccontextmanager
+async def _joined(dataflow: str, token: str, **options: Any) -> AsyncIterator[tuple[str, "Badge"]]:
+    """Where dataflow is and what to show there, renewed as long as the block lasts."""
     from astraflow.client.badge import badge_for  # X.509: see `folder_client_tls`
 
-    where, badge = await badge_for(dataflow, token=token, role=Role.AGENT, name=name)
-    async with badge.dial(where) as to_dataflow, badge.dial(fleet) as to_fleet:
-        renewing = asyncio.create_task(badge.run(where))
-        try:
-            yield ControlPlaneClient(to_dataflow), FleetPlaneClient(to_fleet)
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
+    where, badge = await badge_for(dataflow, token=token, **options)
+    renewing = asyncio.create_task(badge.run(where))
+    try:
+        yield where, badge
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)

@@ -1,8 +1,8 @@
 """What a dataflow service is told about its run."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.runtime.config import Config
@@ -10,6 +10,21 @@ from astraflow.scaling.options import PoolOptions, SizerOptions
 
 Spec = dict[str, Any]
 """A plug-in: `kind` and that kind's options."""
+
+
+def _checked_range(value: tuple[float, float]) -> tuple[float, float]:
+    low, high = value
+    if not -MOST_REWARD <= low < high <= MOST_REWARD:
+        raise ValueError(
+            f"must be [lowest, highest], two different numbers between {-MOST_REWARD:g} and {MOST_REWARD:g}"
+        )
+    return value
+
+
+MOST_REWARD = 1e9
+"""Sums and squares of rewards stay far from where they overflow."""
+
+RewardRange = Annotated[tuple[float, float], AfterValidator(_checked_range)]
 
 
 class FlowConfig(Config):
@@ -21,6 +36,8 @@ class FlowConfig(Config):
     """How a task becomes an episode; names the policies that take part."""
     reward: Spec
     """How an episode is scored."""
+    reward_range: RewardRange = (-1000.0, 1000.0)
+    """Lowest and highest reward of a trajectory. A result with another one is a failure of the reward."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each prompt."""
     min_group_size: int = Field(default=2, ge=1)
@@ -46,6 +63,8 @@ class EvaluationConfig(Config):
     """How a task becomes an episode; names the policies that are evaluated together."""
     reward: Spec
     """How an episode is scored."""
+    reward_range: RewardRange = (-1000.0, 1000.0)
+    """Lowest and highest reward of a trajectory. A result with another one is a failure of the reward."""
     samples: int = Field(default=4, ge=1, le=1024)
     """Episodes of each prompt: the k of avg@k, pass@k and maj@k."""
     prompts: int = Field(default=0, ge=0)

@@ -54,6 +54,7 @@ class Flow:
         issuer: GroupSource,
         leases: Leases,
         admitter: Admitter,
+        reward_range: tuple[float, float],
         max_attempts: int,
         waits_when_full: bool,
     ) -> None:
@@ -62,6 +63,8 @@ class Flow:
         self.waits_when_full = waits_when_full
         """Whether it waits for the stalled trainer of one policy while another has room."""
         self.leases = leases
+        self.reward_range = reward_range
+        """Lowest and highest reward that a trajectory can have."""
         self.counts = FlowCounts()
         self.open: dict[GroupId, OpenGroup] = {}
         self.prefixes = Prefixes()

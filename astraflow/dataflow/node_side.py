@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from astraflow.access.callers import Role, current_caller
+from astraflow.contract.errors import Conflict, NotPermitted
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
@@ -11,6 +12,7 @@ from astraflow.contract.partials import Partial
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.admitting.admitter import Admission
+from astraflow.dataflow.admitting.reward_range import bounded_rewards
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.fates import HANDED_BACK, RETRIED, UNKNOWN, Taken
 from astraflow.dataflow.flow import Flow
@@ -37,11 +39,12 @@ class NodeSide:
         """At the last tick. When it becomes true again, nodes are told."""
 
     def join(self, facts: NodeFacts) -> Node:
-        """A node takes part; tasks of the incarnation it replaces return at once, those it says it runs are its own."""
-        now = self._run.clock.now()
-        node, replaced = self._run.registry.join(
-            facts, now=now, wall=self._run.clock.wall(), holder=current_caller().holder
-        )
+        """A node takes part; tasks of the incarnation it replaces return at once, those it says it runs are its own.
+
+        Raises: Conflict while a node with another credential has the name.
+        """
+        now, holder = self._run.clock.now(), self._holder_of_name(facts)
+        node, replaced = self._run.registry.join(facts, now=now, wall=self._run.clock.wall(), holder=holder)
         for flow in self._run.every_flow:
             for earlier in replaced:
                 flow.return_all_of(earlier.id)
@@ -67,7 +70,7 @@ class NodeSide:
         evaluation_capacity: evaluation tasks that the node takes at once, those it holds included.
         Raises: UnknownNode.
         """
-        self._run.registry.get(node_id).versions = versions
+        self._own(node_id).versions = versions
         deadline = self._run.clock.now() + wait_s
         while True:
             ring = self._run.nodes_bell.listen(node_id)
@@ -83,8 +86,11 @@ class NodeSide:
         raw: the push as it came, if it did: kept as it is when all of it counts.
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
-        self._run.registry.get(node_id)
+        self._own(node_id)
         self._check(episodes)
+        bounded = [self._bounded(episode, node_id) for episode in episodes]
+        if any(one is not episode for one, episode in zip(bounded, episodes, strict=True)):
+            episodes, raw = bounded, None
         versions = {policy: stream.version for policy, stream in self._run.streams.items()}
         taken = [self._take(episode, versions) for episode in episodes]
         counted = {one.counted.task: one for one in taken if one.counted is not None}
@@ -106,7 +112,7 @@ class NodeSide:
 
         Raises: UnknownNode, InvalidInput, StorageFull.
         """
-        self._run.registry.get(node_id)
+        self._own(node_id)
         for partial in partials:
             for recorded in partial.generations:
                 versions = [span.version for span in recorded.generation.spans]
@@ -120,7 +126,7 @@ class NodeSide:
     def beat(self, status: NodeStatus) -> Directive:
         """A node reports, which renews its leases. Raises: UnknownNode."""
         now = self._run.clock.now()
-        node = self._run.registry.get(status.node)
+        node = self._own(status.node)
         if status.ending and node.drain_reason is None:
             self._run.events.add("node_draining", node.id, status.ending)
         served = node.versions
@@ -133,7 +139,7 @@ class NodeSide:
 
     def leave(self, node_id: NodeId, reason: str, *, is_taken: bool = False) -> int:
         """A node says goodbye; its tasks return at once. is_taken: its machine is taken away. Raises: UnknownNode."""
-        return self._leave(self._run.registry.get(node_id), reason, is_taken=is_taken)
+        return self._leave(self._own(node_id), reason, is_taken=is_taken)
 
     def _leave(self, node: Node, reason: str, *, is_taken: bool = False) -> int:
         self._run.registry.leave(node.id, is_taken=is_taken)
@@ -171,6 +177,38 @@ class NodeSide:
         if (may_begin and not self._might_begin) or any(flow.leases.queued for flow in self._run.every_flow):
             self._run.nodes_bell.ring()
         self._might_begin = may_begin
+
+    def _holder_of_name(self, facts: NodeFacts) -> str:
+        """The caller, who may join under this name. The run token may take any. Raises: Conflict."""
+        caller = current_caller()
+        other = self._run.registry.other_holder(facts.name, caller.holder)
+        if caller.role is Role.NODE and other is not None:
+            refusal = f"a node of pool {facts.pool} asked for its name with another credential"
+            self._run.events.add("node_refused", other.id, refusal, source=facts.name)
+            raise Conflict(
+                f"cannot join as {facts.name}: a node of pool {other.facts.pool} takes part under this name with "
+                "another credential; choose another --name, or stop that node"
+            )
+        return caller.holder
+
+    def _own(self, node_id: NodeId) -> Node:
+        """The node that a call names. Raises: UnknownNode; NotPermitted when it joined with another credential."""
+        node, caller = self._run.registry.get(node_id), current_caller()
+        if caller.role is Role.NODE and node.holder != caller.holder:
+            refusal = f"a node of pool {caller.pool} spoke for it with another credential"
+            self._run.events.add("node_refused", node.id, refusal, source=node.facts.name)
+            raise NotPermitted(
+                f"cannot speak for node {node_id}: it joined with another credential; join under a name of your own"
+            )
+        return node
+
+    def _bounded(self, episode: Episode, node_id: NodeId) -> Episode:
+        """The episode, or a failure of its reward when that is beyond the flow's range."""
+        flow = self._flow_of(episode.task)
+        bounded = episode if flow is None else bounded_rewards(episode, flow.reward_range)
+        if bounded.failure is not None and bounded is not episode:
+            self._run.events.add("push_refused", node_id, f"{episode.task}: {bounded.failure.message}")
+        return bounded
 
     def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
         """The share of evaluations, then queued tasks, then new groups from the flows in turn, as the gates allow."""
@@ -214,7 +252,7 @@ class NodeSide:
         caller = current_caller()
         if (
             caller.role is Role.NODE
-            and not flow.leases.may_bring(episode.task, caller.name)
+            and not flow.leases.may_bring(episode.task, caller.holder)
             and flow.is_out(episode.task)
         ):
             self._run.events.add("push_refused", caller.name, f"it never held {episode.task}", source=caller.name)

@@ -39,6 +39,7 @@ class Run:
         streams: Mapping[PolicyId, Stream],
         evaluations: Mapping[FlowId, Evaluation],
         *,
+        registry: Registry,
         journal: Journal,
         events: Events,
         samples: Samples,
@@ -51,7 +52,7 @@ class Run:
         self.flows = dict(flows)
         self.streams = dict(streams)
         self.evaluations = dict(evaluations)
-        self.registry = Registry()
+        self.registry = registry
         self.journal = journal
         self.records = Records(journal)
         self.events = events

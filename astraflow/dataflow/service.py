@@ -31,7 +31,7 @@ from astraflow.dataflow.node_side import NodeSide
 from astraflow.dataflow.plugged import Plugged
 from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.ledger import Ledger
-from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.pool.registry import Node, Registry
 from astraflow.dataflow.reporting.advice import Advisor
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.events import Events
@@ -223,15 +223,14 @@ class Service:
             yield
             return
         door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
-        async with serving(door, self._register_enrollment) as enroll_address:
+        async with serving(door, partial(self._register_enrollment, wants_tokens=True)) as enroll_address:
             self._ports.enrollment = _port(enroll_address)
             log.info("enrollment_ready", address=enroll_address)
             yield
 
-    def _register_enrollment(self, server: grpc.aio.Server) -> None:
-        add_EnrollmentServicer_to_server(
-            EnrollmentService(self._run, self._credentials, self._ports, self._nodes), server
-        )
+    def _register_enrollment(self, server: grpc.aio.Server, *, wants_tokens: bool = False) -> None:
+        service = EnrollmentService(self._run, self._credentials, self._ports, self._nodes, wants_tokens=wants_tokens)
+        add_EnrollmentServicer_to_server(service, server)
 
     @asynccontextmanager
     async def metrics(self, door: MetricsDoor | None) -> AsyncIterator[None]:
@@ -329,11 +328,13 @@ def _port(address: str) -> int:
 
 def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clock: Clock) -> Run:
     """A run as configured, before it takes up any state. Raises: InvalidInput."""
+    registry = Registry()
     streams = {PolicyId(name): _stream(PolicyId(name), stream) for name, stream in config.streams.items()}
     return Run(
-        {FlowId(name): _flow(config, FlowId(name), flow) for name, flow in config.flows.items()},
+        {FlowId(name): _flow(config, FlowId(name), flow, registry) for name, flow in config.flows.items()},
         streams,
-        {FlowId(name): _evaluation(config, FlowId(name), one) for name, one in config.evaluations.items()},
+        {FlowId(name): _evaluation(config, FlowId(name), one, registry) for name, one in config.evaluations.items()},
+        registry=registry,
         journal=journal,
         events=Events(journal, archive, clock, kept=config.events),
         samples=Samples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
@@ -345,7 +346,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
     )
 
 
-def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig) -> Flow:
+def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: Registry) -> Flow:
     policies = workflows.build(flow.workflow).policies
     dataset = datasets.build(flow.dataset, config.seed)
     build = partial(build_selector, dataset=dataset, seed=config.seed)
@@ -353,7 +354,8 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig) -> Flow:
         FlowSpec(id=flow_id, workflow=flow.workflow, reward=flow.reward),
         policies,
         issuer=Issuer(flow_id, dataset, Plugged(Seam.SELECTOR, [flow.selector], build), group_size=flow.group_size),
-        leases=Leases(config.lease_s),
+        leases=Leases(config.lease_s, owner_of=registry.owner),
+        reward_range=flow.reward_range,
         admitter=Admitter(
             policies,
             Plugged(Seam.FILTERS, flow.filters, filters.build),
@@ -364,7 +366,9 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig) -> Flow:
     )
 
 
-def _evaluation(config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig) -> Evaluation:
+def _evaluation(
+    config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, registry: Registry
+) -> Evaluation:
     policies = workflows.build(evaluation.workflow).policies
     dataset = datasets.build(evaluation.dataset, config.seed)
     rounds = Rounds(flow_id, dataset, prompts=evaluation.prompts, samples=evaluation.samples, seed=config.seed)
@@ -372,7 +376,8 @@ def _evaluation(config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationC
         FlowSpec(id=flow_id, workflow=evaluation.workflow, reward=evaluation.reward, evaluation_share=evaluation.share),
         policies,
         issuer=rounds,
-        leases=Leases(config.lease_s),
+        leases=Leases(config.lease_s, owner_of=registry.owner),
+        reward_range=evaluation.reward_range,
         admitter=Admitter((), Plugged(Seam.FILTERS, (), filters.build), min_group_size=1),  # into no stream
         max_attempts=evaluation.max_attempts,
         waits_when_full=True,

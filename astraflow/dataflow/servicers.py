@@ -8,7 +8,7 @@ from typing import Any
 
 from astraflow.access.callers import Role, actor, current_caller, own_pool
 from astraflow.contract.batches import TrainerWelcome
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.nodes import Welcome
 from astraflow.contract.reports import Report
@@ -159,9 +159,14 @@ class Ports:
 
 
 class EnrollmentService(EnrollmentServicer):
-    """How whoever joins gets a credential of its own."""
+    """Exchanges join tokens, and the run token, for credentials; renews those where callers show their certificate."""
 
-    def __init__(self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeSide) -> None:
+    def __init__(
+        self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeSide, *, wants_tokens: bool = False
+    ) -> None:
+        """wants_tokens: whether this port asks for no certificate, so that credentials, which go with one, are refused
+        here."""
+        self._wants_tokens = wants_tokens
         self._run = run
         self._nodes = nodes
         self._credentials = credentials
@@ -169,8 +174,14 @@ class EnrollmentService(EnrollmentServicer):
 
     async def Enroll(self, request: enrollment.EnrollRequest, context: Any) -> enrollment.EnrollReply:  # noqa: N802
         """See the proto."""
+        caller = current_caller()
+        if self._wants_tokens and caller.role not in (Role.JOINER, Role.ADMIN):
+            raise NotPermitted(
+                "cannot renew a credential on this port: it asks for no certificate; ask on the port of the other "
+                "planes, with the certificate that belongs to the credential"
+            )
         issued = self._credentials.enroll(
-            current_caller(), request.signing_request, role=request.role, name=request.name, pool=request.pool
+            caller, request.signing_request, role=request.role, name=request.name, pool=request.pool
         )
         self._nodes.retire(issued.replaced, reason="started again")
         await self._run.journal.durable()

@@ -37,17 +37,19 @@ async def serve(
     directory: Path,
     stop: asyncio.Event,
     ca_hash: str = "",
+    keep: Path | None = None,
     signing: SigningKey | None = None,
 ) -> None:
     """Train `config.policy` from the batches of the dataflow service at `dataflow` until `stop` is set.
 
     directory: this trainer's own; it resumes from the checkpoints there. signing: the run's key, in a run that signs
-    its versions. Stopping takes at most `config.drain_s`.
+    its versions. keep: folder for the credential that the token is exchanged for, for the next process of this
+    trainer. Stopping takes at most `config.drain_s`.
     Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData, saying what to do.
     """
     bind(policy=config.policy)
     address, badge = await badge_for(
-        dataflow, token=token, tls=tls, ca_hash=ca_hash, role=Role.TRAINER, name=config.policy
+        dataflow, token=token, tls=tls, ca_hash=ca_hash, role=Role.TRAINER, name=config.policy, keep=keep
     )
     identity = Identity(policy=PolicyId(config.policy), model=config.model, backend=config.backend_kind)
     checkpoints = Checkpoints(directory / "checkpoints", identity, keep=config.keep_checkpoints)

@@ -64,8 +64,10 @@ def _all_pools(caller: Caller, _: Any) -> None:
 _NODE = (Role.NODE,)
 _TRAINER = (Role.TRAINER,)
 _READERS = (Role.NODE, Role.TRAINER)
-_LOOKERS = (Role.VIEWER, Role.OPERATOR, Role.AGENT)
+_LOOKERS = (Role.VIEWER, Role.OPERATOR, Role.AGENT, Role.PAGE)
 _FLEET = (Role.OPERATOR, Role.AGENT)
+_PEOPLE = (*_FLEET, Role.PAGE)
+"""What operators do, and the page for them."""
 
 _CHANGERS = (Role.OPERATOR, Role.AGENT)
 """Of pools: which of them may do what, the fleet service's guard says. What names a node or a plan and no pool is held
@@ -113,15 +115,15 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "Evaluations": _open_to(*_LOOKERS),
         "WhatIf": _open_to(*_LOOKERS),
         "TellTerms": _open_to(Role.AGENT, scope=_all_pools),
-        "DrainNode": _open_to(*_FLEET),
+        "DrainNode": _open_to(*_PEOPLE),
         "MintJoinToken": _open_to(*_FLEET),
         "JoinTokens": _open_to(*_LOOKERS),
         "RevokeJoinToken": _open_to(*_FLEET),
         "RevokeCredential": _open_to(*_FLEET),
-        "PauseFlow": _open_to(*_FLEET, scope=_all_pools),
+        "PauseFlow": _open_to(*_PEOPLE, scope=_all_pools),
         "Evaluate": _open_to(*_FLEET, scope=_all_pools),
         "StopEvaluation": _open_to(*_FLEET, scope=_all_pools),
-        "ChangePlugins": _open_to(*_FLEET, scope=_all_pools),
+        "ChangePlugins": _open_to(*_PEOPLE, scope=_all_pools),
     },
     "FleetPlane": {
         "GetFleet": _open_to(*_LOOKERS),
@@ -131,20 +133,20 @@ _SERVICES: Mapping[str, Mapping[str, Route]] = {
         "GetMaintainer": _open_to(*_LOOKERS),
         "Transcript": _open_to(*_LOOKERS),
         "Providers": _open_to(*_LOOKERS),
-        "PlanChange": _open_to(*_CHANGERS, scope=_pool_of),
-        "ApplyPlan": _open_to(*_CHANGERS),
-        "HoldPool": _open_to(*_CHANGERS, scope=_pool_of),
+        "PlanChange": _open_to(*_PEOPLE, scope=_pool_of),
+        "ApplyPlan": _open_to(*_PEOPLE),
+        "HoldPool": _open_to(*_PEOPLE, scope=_pool_of),
         "Escalate": _open_to(*_CHANGERS, scope=_all_pools),
-        "SetKillSwitch": _open_to(*_CHANGERS, scope=_all_pools),
+        "SetKillSwitch": _open_to(*_PEOPLE, scope=_all_pools),
         "ProposePlan": _open_to(*_CHANGERS),
         "HandOver": _open_to(*_CHANGERS, scope=_pool_of),
-        "RehearseProvider": _open_to(*_CHANGERS, scope=_all_pools, rate=_REHEARSE),
-        "RejectPlan": _open_to(Role.OPERATOR),
-        "SetMaintainerMode": _open_to(Role.OPERATOR, scope=_all_pools),
+        "RehearseProvider": _open_to(*_PEOPLE, scope=_all_pools, rate=_REHEARSE),
+        "RejectPlan": _open_to(Role.OPERATOR, Role.PAGE),
+        "SetMaintainerMode": _open_to(Role.OPERATOR, Role.PAGE, scope=_all_pools),
         "BeatMaintainer": _open_to(Role.AGENT, scope=_all_pools),
         "KeepTranscript": _open_to(Role.AGENT, scope=_all_pools),
-        "PutPool": _open_to(),
-        "LoseNodes": _open_to(),
+        "PutPool": _open_to(Role.PAGE),
+        "LoseNodes": _open_to(Role.PAGE),
     },
 }
 

@@ -183,14 +183,14 @@ def _mutation(message: pb.FleetMutation) -> dict[str, Any]:
 
 
 def _own(claimed: Actor) -> Actor:
-    """Who holds the credential, whatever a request says; only the run token speaks for others."""
+    """The holder of the credential, whatever a request says; the run token and the page act for people."""
     return _holder() or claimed
 
 
 def _holder() -> Actor | None:
-    """Who holds the credential; None for the run token, which speaks for others."""
+    """The holder of the credential; None for the run token and the page, which act for people."""
     caller = current_caller()
-    if caller.role is callers.Role.ADMIN:
+    if caller.role in callers.SPEAKERS:
         return None
     role = Role.OPERATOR if caller.role is callers.Role.OPERATOR else Role.AGENT
     return Actor(name=f"{caller.role.value} {caller.name}", role=role, pool=caller.pool)

@@ -65,3 +65,12 @@ def test_it_gets_none_on_loopback_behind_a_proxy_or_beside_one_of_its_own(
 
 def test_beyond_loopback_without_an_authority_it_gets_none_and_will_refuse(serve: Serve) -> None:
     assert "--tls-certificate" not in serve("--host", BEYOND)
+
+
+def test_a_page_elsewhere_joins_with_a_pin_and_keeps_its_credential(serve: Serve, tmp_path: Path) -> None:
+    pin = f"sha256:{'0' * 64}"
+    (tmp_path / "pin").write_text(f"{pin}\n")
+    for given in (pin, str(tmp_path / "pin")):
+        told = serve("--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--keep", str(tmp_path / "kept"))
+        assert (told["--ca-hash"], told["--keep"]) == (pin, str(tmp_path / "kept"))
+    assert "--ca-hash" not in serve("--dataflow", "127.0.0.1:7001")

@@ -17,11 +17,13 @@ from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import Seal, new_id
 from astraflow.client.badge import badge_for
 from astraflow.client.badge_file import BadgeFile
+from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, NotPermitted, Unavailable
-from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.ids import FlowId, PolicyId, PoolId
+from astraflow.contract.lookups import EventQuery
 from astraflow.contract.reports import Report
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.service import serve as serve_dataflow
@@ -35,6 +37,8 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running as weights_running
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls, Link, authority_client_tls, dial
+from astraflow.wire.pb.enrollment_pb2 import EnrollRequest
+from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
 from astraflow.wire.server import Listen, authority_tls, serving
 from tests.dataflow.running import config, facts
 from tests.dataflow.test_joining import MovableClock
@@ -285,6 +289,104 @@ async def test_what_is_kept_is_of_one_name_and_address_and_never_half(tmp_path: 
         (tmp_path / "badge.json").write_text('{"name": "m"')
         with pytest.raises(InvalidInput, match="join with a new token"):
             await badge_for(address, token=other, role=Role.NODE, name="m", pool="gpu", keep=tmp_path)
+
+
+async def trained(run: Secured, **how: Any) -> asyncio.Task[None]:
+    """The trainer process, told where to join and how."""
+    trainer = TrainerConfig(
+        policy="solver", model={"kind": "scripted"}, backend={"kind": "scripted", "step_s": 0.0, "width": 16}
+    )
+    directory = run.directory / "trainer"
+    return asyncio.create_task(
+        serve_trainer(trainer, tls=None, directory=directory, stop=asyncio.Event(), signing=run.signing, **how)
+    )
+
+
+async def ended(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("shows", ["a join token", "the run token and the pin"])
+async def test_a_trainer_that_was_killed_goes_on_with_the_credential_that_it_kept(tmp_path: Path, shows: str) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("trainer", name="solver")
+        how: dict[str, Any] = {"dataflow": address, "keep": tmp_path / "kept"}
+        how |= {"token": token} if shows == "a join token" else {"token": TOKEN, "ca_hash": run.authority.pin}
+        node = await run.node("n")
+        for _ in range(2):
+            steps = (await run.control.report()).streams[0].steps
+            process = await trained(run, **how)
+            await run.until(lambda report, steps=steps: report.streams[0].steps >= steps + 2)  # type: ignore[misc]
+            assert not process.done()
+            await ended(process)
+        await ended(node)
+        assert stat.S_IMODE((tmp_path / "kept" / "badge.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("shows", ["a join token", "the run token and the pin"])
+async def test_a_page_elsewhere_acts_for_people_and_goes_on_with_what_it_kept(tmp_path: Path, shows: str) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("page", name="east")
+        secret = {"token": token} if shows == "a join token" else {"token": TOKEN, "ca_hash": run.authority.pin}
+        access = PageAccess(**secret, keep=tmp_path / "kept")
+        for _ in range(2):
+            async with connect_page(address, "", access) as (control, fleet):
+                assert fleet is None
+                await control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ann", reason="lunch")
+                with pytest.raises(NotPermitted):
+                    await control.mint_join_token("node", pool="gpu", **MINTED)
+        kept = BadgeFile(tmp_path / "kept").read()
+        assert kept is not None
+        assert kept.role == "page"
+        await asyncio.sleep(0.3)  # until the archive has them
+        events = (await run.control.events(EventQuery(kinds=("flow_paused",), limit=10))).events
+        assert {event.message for event in events} == {"by ann: lunch"}
+        await run.control.revoke_credential("page", kept.name, actor="ann", reason="enough")
+        async with dial(kept.dataflow, token=kept.credential, tls=kept.tls) as link:
+            with pytest.raises(NotAuthenticated):
+                await ControlPlaneClient(link).report()
+
+
+async def test_a_page_comes_back_with_what_it_kept_while_dataflow_is_away(tmp_path: Path) -> None:
+    async with secured(tmp_path) as run:
+        address, token = await run.minted("page", name="east")
+        told: dict[str, Any] = {"token": token, "role": Role.PAGE, "name": "east", "keep": tmp_path / "kept"}
+        dataflow, _ = await badge_for(address, **told)
+    back, badge = await badge_for(address, **told, give_up_after_s=0.2)
+    assert back == dataflow
+    late = MovableClock()
+    late.ahead(24 * 3600.0)
+    with pytest.raises(Unavailable):
+        await badge_for(address, **told, give_up_after_s=0.2, clock=late)
+    assert badge.shown[0].startswith("afc.")
+
+
+@pytest.mark.parametrize("role", ["node", "trainer", "operator", "page"])
+async def test_the_text_of_a_credential_alone_gets_no_certificate(tmp_path: Path, role: str) -> None:
+    async with secured(tmp_path) as run:
+        pool, name = ("gpu", "n") if role == "node" else ("", "solver")
+        address, token = await run.minted(role, pool=pool, name="" if role == "node" else name)
+        dataflow, badge = await badge_for(address, token=token, role=Role(role), name=name, pool=pool)
+        (text, tls, _), stolen = badge.shown, ClientTls(ca=run.authority.pem)
+        assert tls is not None
+        for port in (address, dataflow):
+            async with dial(port, token=text, tls=stolen) as link:
+                with pytest.raises((NotPermitted, NotAuthenticated)):
+                    await link.call(EnrollmentStub(link.channel).Enroll, signing_request(), timeout_s=10)
+        other = shown(run.authority, holder=holder("other"))
+        for port, certificate in ((address, tls), (address, other), (dataflow, other)):
+            async with dial(port, token=text, tls=certificate) as link:
+                with pytest.raises((NotPermitted, NotAuthenticated)):
+                    await link.call(EnrollmentStub(link.channel).Enroll, signing_request(), timeout_s=10)
+        async with badge.dial(dataflow) as link:
+            await badge.renew(link)
+        assert badge.shown[0] != text
+
+
+def signing_request() -> EnrollRequest:
+    return EnrollRequest(signing_request=new_request()[1])
 
 
 async def first_version(store: WeightPlaneClient) -> None:

@@ -40,6 +40,8 @@ MAY: dict[Role, str] = {
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode {POOLS}",
     Role.AGENT: f"Enroll {READ} Versions {STEER} TellTerms BeatMaintainer KeepTranscript {POOLS}",
+    Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan HoldPool SetKillSwitch "
+    "RehearseProvider RejectPlan SetMaintainerMode PutPool LoseNodes",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
 """Written down again, by hand: what changes in the table has to be meant."""
@@ -73,7 +75,7 @@ async def test_what_metadata_says_beside_the_credential_counts_for_nothing() -> 
         claims = {"role": "admin", "x-role": "admin", "astraflow-role": "admin", "x-forwarded-user": "root"}
         link._metadata = (*link._metadata, *claims.items())
         with pytest.raises(
-            NotPermitted, match=r"PauseFlow is open to admin, agent, operator; this credential is a viewer's"
+            NotPermitted, match=r"PauseFlow is open to admin, agent, operator, page; this credential is a viewer's"
         ):
             await call(link, "/astraflow.v1.ControlPlane/PauseFlow")
 

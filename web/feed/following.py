@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from astraflow.client.connect import connect_control
+from astraflow.client.connect import PageAccess, connect_page
 from astraflow.client.control_plane import ControlPlaneClient
-from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
+from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports import Report
 from astraflow.runtime.aio import periodic
@@ -195,6 +195,8 @@ class FollowedRuns:
                 "authority": folder.authority if facts.is_tls else None,
                 "fleet": facts.fleet,
                 "fleet_token": "",
+                "ca_hash": "",
+                "keep": None,
                 "recipe": facts.recipe,
                 "run_dir": folder.path,
             }
@@ -215,11 +217,7 @@ async def following(
     settings: Settings, *, database: Database, clock: Clock, folder: RunFolder | None = None
 ) -> AsyncIterator[Following]:
     """The parts that follow the run whose dataflow the settings name, connected but not at work yet."""
-    address, token = settings.dataflow or NOWHERE, settings.token or "none"
-    async with (
-        connect_control(address, token, authority=settings.authority) as control,
-        connected_fleet(settings) as fleet,
-    ):
+    async with connected_planes(settings) as (control, fleet):
         state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
         pages = Pages(
             dataflow=settings.dataflow,
@@ -262,15 +260,18 @@ def _name(state: RunState, folder: RunFolder | None) -> str:
     return folder.facts.run if folder is not None else ""
 
 
-@asynccontextmanager
-async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient | None]:
-    """The client of the fleet service that the settings name, or None."""
-    if not settings.fleet:
-        yield None
-        return
-    token = settings.fleet_token or settings.token
-    async with connect_fleet(settings.fleet, token, authority=settings.authority) as fleet:
-        yield fleet
+def connected_planes(
+    settings: Settings,
+) -> AbstractAsyncContextManager[tuple[ControlPlaneClient, FleetPlaneClient | None]]:
+    """Clients of the planes that the settings name; None for the fleet service of a run without one."""
+    access = PageAccess(
+        token=settings.token or "none",
+        fleet_token=settings.fleet_token,
+        authority=settings.authority,
+        ca_hash=settings.ca_hash,
+        keep=settings.keep,
+    )
+    return connect_page(settings.dataflow or NOWHERE, settings.fleet, access)
 
 
 def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:

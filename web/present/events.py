@@ -29,6 +29,7 @@ CROWDS = {
     "node_lost": "nodes lost",
     "leases_expired": "nodes whose leases ran out",
     "push_refused": "results refused",
+    "node_refused": "nodes refused",
     "join_token_refused": "join tokens refused",
 }
 """What matters, and comes in crowds: those of one moment are one line."""
@@ -51,7 +52,10 @@ ABOUT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "fleet": ("Fleet", ("target_moved", "target_capped", "cap_ended", "node_lost", "node_drained")),
     "nodes": (
         "Nodes",
-        ("node_joined", "node_left", "node_lost", "node_draining", "node_drained", "leases_expired", "push_refused"),
+        (
+            *("node_joined", "node_left", "node_lost", "node_draining", "node_drained", "node_refused"),
+            *("leases_expired", "push_refused"),
+        ),
     ),
     "learning": (
         "Learning",
@@ -65,7 +69,7 @@ ABOUT: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Troubles",
         (
             *("node_lost", "trainer_stalled", "stream_starved", "leases_expired", "push_refused"),
-            *("join_token_refused", "batch_redelivered", "trouble", "trouble_over"),
+            *("node_refused", "join_token_refused", "batch_redelivered", "trouble", "trouble_over"),
         ),
     ),
     "access": (

@@ -11,6 +11,8 @@ from astraflow.contract.ids import NodeId, TaskId, name_of
 @dataclass(slots=True)
 class _Held:
     node: NodeId | None
+    owner: str
+    """Whose lease it is, over the node's incarnations; empty while that is not known."""
     expires_at: float
 
 
@@ -26,14 +28,16 @@ class Leases:
     tasks that it moves, however many others there are: leases are of one length, so those renewed last run out last.
     """
 
-    def __init__(self, lease_s: float) -> None:
+    def __init__(self, lease_s: float, *, owner_of: Callable[[NodeId], str] = name_of) -> None:
+        """owner_of: whose the leases of a node are, equal for all incarnations of a node and for no other node."""
         self._lease_s = lease_s
+        self._owner_of = owner_of
         self._queue: OrderedDict[TaskId, None] = OrderedDict()
         self._held: OrderedDict[TaskId, _Held] = OrderedDict()
         """In the order in which they run out."""
         self._of_node: dict[NodeId, dict[TaskId, None]] = {}
         self._earlier: dict[TaskId, set[str]] = {}
-        """Names of the nodes that held a task before it was queued again."""
+        """Owners of the leases of a task before it was queued again."""
 
     @property
     def queued(self) -> int:
@@ -54,12 +58,12 @@ class Leases:
         held = self._held.get(task)
         return held.node if held is not None else None
 
-    def may_bring(self, task: TaskId, name: str) -> bool:
-        """Whether a result can be the work of the node of this name: it holds or held the task, or nobody knows who."""
+    def may_bring(self, task: TaskId, owner: str) -> bool:
+        """Whether a result can be this owner's work: it holds or held the task, or the holder is not known."""
         held = self._held.get(task)
-        if held is not None and (held.node is None or name_of(held.node) == name):
+        if held is not None and held.owner in ("", owner):
             return True
-        return name in self._earlier.get(task, ())
+        return owner in self._earlier.get(task, ())
 
     def add(self, tasks: Iterable[TaskId]) -> None:
         """Queue new tasks."""
@@ -71,7 +75,7 @@ class Leases:
         grace_s: at most the time of a lease. To be called before anything is leased.
         """
         for task in tasks:
-            self._held[task] = _Held(node=None, expires_at=now + grace_s)
+            self._held[task] = _Held(node=None, owner="", expires_at=now + grace_s)
 
     def lease(
         self, node: NodeId, capacity: int, *, now: float, suits: Callable[[TaskId], bool] = lambda task: True
@@ -113,9 +117,9 @@ class Leases:
 
     def give_back(self, task: TaskId) -> None:
         """Put a task at the front of the queue, from wherever it is."""
-        holder = self.holder(task)
-        if holder is not None:
-            self._earlier.setdefault(task, set()).add(name_of(holder))
+        held = self._held.get(task)
+        if held is not None and held.owner:
+            self._earlier.setdefault(task, set()).add(held.owner)
         self._let_go(task)
         self._queue[task] = None
         self._queue.move_to_end(task, last=False)
@@ -141,7 +145,7 @@ class Leases:
         return tasks
 
     def _hold(self, task: TaskId, node: NodeId, now: float) -> None:
-        self._held[task] = _Held(node=node, expires_at=now + self._lease_s)
+        self._held[task] = _Held(node=node, owner=self._owner_of(node), expires_at=now + self._lease_s)
         self._held.move_to_end(task)
         self._of_node.setdefault(node, {})[task] = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import UnknownNode
-from astraflow.contract.ids import NodeId, PolicyId, Version
+from astraflow.contract.ids import NodeId, PolicyId, Version, name_of
 from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
 from astraflow.contract.reports import NodeState
 from astraflow.contract.values import Json
@@ -107,6 +107,15 @@ class Registry:
         if node is None or node.is_gone or node.is_lost:
             raise UnknownNode(f"node {node_id} takes no part in this run (any more): join again")
         return node
+
+    def owner(self, node_id: NodeId) -> str:
+        """Whose the leases of a node that takes part are: its credential's holder, or its name with the run token."""
+        node = self._nodes.get(node_id)
+        return node.holder if node is not None and node.holder else f"name {name_of(node_id)}"
+
+    def other_holder(self, name: str, holder: str) -> Node | None:
+        """The node of this name that takes part with another credential; None when there is none."""
+        return next((node for node in self._live() if node.facts.name == name and node.holder != holder), None)
 
     def silent_s(self, name: str, *, now: float) -> float | None:
         """Seconds since the node of this name that takes part reported; None when there is none."""

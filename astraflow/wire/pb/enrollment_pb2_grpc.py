@@ -49,8 +49,9 @@ class EnrollmentServicer:
     """
 
     def Enroll(self, request, context):
-        """With a join token: once, and again only for the same key. With a credential: renews it. With the run token: for whom
-        the request says.
+        """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
+        node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
+        the certificate that belongs to it; the port that asks for no certificate refuses credentials.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

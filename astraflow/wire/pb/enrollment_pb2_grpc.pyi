@@ -19,8 +19,9 @@ class EnrollmentStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enroll: _aio.UnaryUnaryMultiCallable[_enrollment_pb2.EnrollRequest, _enrollment_pb2.EnrollReply]
-    """With a join token: once, and again only for the same key. With a credential: renews it. With the run token: for whom
-    the request says.
+    """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
+    node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
+    the certificate that belongs to it; the port that asks for no certificate refuses credentials.
     """
 
 class EnrollmentServicer(metaclass=_abc_1.ABCMeta):
@@ -34,8 +35,9 @@ class EnrollmentServicer(metaclass=_abc_1.ABCMeta):
         request: _enrollment_pb2.EnrollRequest,
         context: _aio.ServicerContext[_enrollment_pb2.EnrollRequest, _abc.Awaitable[_enrollment_pb2.EnrollReply]],
     ) -> _abc.Awaitable[_enrollment_pb2.EnrollReply]:
-        """With a join token: once, and again only for the same key. With a credential: renews it. With the run token: for whom
-        the request says.
+        """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
+        node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
+        the certificate that belongs to it; the port that asks for no certificate refuses credentials.
         """
 
 def add_EnrollmentServicer_to_server(servicer: EnrollmentServicer, server: _aio.Server) -> None: ...

@@ -10,7 +10,7 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.fleet import running_fleet
 from web.feed.fleet_poller import FleetPoller
 from web.feed.fleet_state import FleetFeed, FleetState
-from web.feed.following import connected_fleet
+from web.feed.following import connected_planes
 from web.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ def settings(directory: Path, **more: str) -> Settings:
 
 
 async def test_a_page_without_a_fleet_service_knows_that_it_has_none(tmp_path: Path) -> None:
-    async with connected_fleet(settings(tmp_path)) as client:
+    async with connected_planes(settings(tmp_path)) as (_, client):
         assert client is None
     assert FleetState(ManualClock(), is_absent=True).feed is FleetFeed.ABSENT
 
@@ -43,7 +43,7 @@ async def test_the_poller_keeps_the_newest_status_and_says_how_old_it_is(tmp_pat
     state = FleetState(clock, is_absent=False)
     async with (
         running_fleet(tmp_path, nodes=2) as fleet,
-        connected_fleet(settings(tmp_path, fleet=fleet.address)) as client,
+        connected_planes(settings(tmp_path, fleet=fleet.address)) as (_, client),
     ):
         assert client is not None
         poller = FleetPoller(client, state, clock=clock)

@@ -1,0 +1,55 @@
+"""Who may mint and revoke whose access: the whole matrix, written down again by hand."""
+
+import pytest
+
+from astraflow.access.callers import Caller, Role
+from astraflow.access.grants import check_grant
+from astraflow.contract.errors import NotPermitted
+
+ANYWHERE: dict[Role, str] = {
+    Role.JOINER: "",
+    Role.NODE: "",
+    Role.TRAINER: "",
+    Role.VIEWER: "",
+    Role.PAGE: "",
+    Role.AGENT: "node",
+    Role.OPERATOR: "node viewer agent operator",
+    Role.ADMIN: "node trainer viewer agent operator page",
+}
+"""The roles that a caller of all pools may grant."""
+
+WITH_POOL = (Role.NODE, Role.OPERATOR, Role.AGENT)
+"""Roles whose holders can be bound to a pool."""
+
+
+def may(caller: Caller, role: Role, pool: str) -> bool:
+    try:
+        check_grant(caller, role, pool, what="mint")
+    except NotPermitted:
+        return False
+    return True
+
+
+def caller_of(role: Role, pool: str) -> Caller:
+    return Caller(id="1", role=role, expires_at=2e9, name="own", pool=pool)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_caller_grants_the_roles_of_its_row_and_no_others(role: Role) -> None:
+    for pool in ("", "gpu"):
+        granted = {one.value for one in Role if may(caller_of(role, ""), one, pool)}
+        assert granted == set(ANYWHERE[role].split())
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
+def test_a_caller_of_one_pool_grants_in_that_pool_only(role: Role) -> None:
+    bound = caller_of(role, "gpu")
+    assert {one.value for one in Role if may(bound, one, "gpu")} == set(ANYWHERE[role].split())
+    for elsewhere in ("", "cpu"):
+        assert not [one for one in Role if may(bound, one, elsewhere)]
+
+
+def test_no_role_grants_one_that_may_grant_more() -> None:
+    for role, granted in ANYWHERE.items():
+        for one in granted.split():
+            assert set(ANYWHERE[Role(one)].split()) <= set(granted.split()), (role, one)
