@@ -16,6 +16,7 @@ from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.serving.samplers import samplers
+from astraflow.dataflow.stopping import StopConfig
 from astraflow.datasets import datasets
 from astraflow.models import models
 from astraflow.raas.config import RaasConfig
@@ -37,17 +38,6 @@ PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
 
 Spec = dict[str, Any]
 """A plug-in: `kind` and that kind's options."""
-
-
-class StopConfig(Config):
-    """When a run that nobody watches is done."""
-
-    reward: float | None = None
-    """Learned: every policy's mean reward over the last `window_steps` steps is at least this. None: `steps` decide."""
-    window_steps: int = Field(default=10, ge=1)
-    """Steps that `reward` is averaged over."""
-    steps: int = Field(default=2000, ge=1)
-    """Trainer steps of every policy after which the run ends either way."""
 
 
 class PolicyConfig(StreamConfig):
@@ -193,6 +183,7 @@ def _dataflow_values(recipe: Recipe) -> Values:
         },
         "models": {name: policy.model for name, policy in policies},
         "engine": recipe.nodes.engine,
+        "stop": recipe.stop,
     }
 
 

@@ -42,13 +42,14 @@ class Programs:
         options = ["--host", self._places.host, "--port", str(self._places.weights_port), *self._listening()]
         return self._role(WEIGHTS, [*self._state(WEIGHTS), *options, *self._weights_key()], stop_wave=SERVICES_LAST)
 
-    def dataflow(self) -> Program:
-        """The dataflow service."""
+    def dataflow(self, *, ends: bool) -> Program:
+        """The dataflow service. ends: the run ends when its stop condition is met, else it only says so."""
         options = ["--host", self._places.host, "--port", str(self._places.dataflow_port), *self._listening()]
         options += ["--enroll-port", str(self._places.enroll_port)]
         naming = ["--run", self._directory.facts.run, "--weights", self._places.weights]
         metrics = ["--metrics", self._places.metrics]
-        arguments = [*self._state(DATAFLOW), *naming, *options, *metrics, *self._weights_key()]
+        then = ["--set", f"stop.then={'end' if ends else 'continue'}"]
+        arguments = [*self._state(DATAFLOW), *naming, *options, *metrics, *self._weights_key(), *then]
         return self._role(DATAFLOW, arguments, stop_wave=SERVICES_LAST)
 
     def trainers(self) -> list[Program]:
@@ -64,6 +65,7 @@ class Programs:
                 ],
                 name=trainer_name(policy),
                 announces=False,
+                may_leave=True,
             )
             for policy in self._recipe.policies
         ]

@@ -109,7 +109,7 @@ def run_trainer(
     directory: Path,
     signing_key: Path | None,
 ) -> int:
-    """The trainer of one policy; returns the exit code."""
+    """The trainer of one policy; returns the exit code: 0 when the run is complete, 143 for a SIGTERM before."""
     from astraflow.trainer.service import serve
     from astraflow.weights.signing import SigningKey
 
@@ -133,7 +133,8 @@ def run_trainer(
             directory=_made(directory),
             stop=stop,
             signing=signing,
-        )
+        ),
+        may_complete=True,
     )
 
 
@@ -146,12 +147,18 @@ def run_node(
     ca_hash: str = "",
     tracing: TracingConfig | None = None,
 ) -> int:
-    """A RaaS node; returns the exit code. tracing: as the recipe has it, for a node that knows one."""
+    """A RaaS node; returns the exit code: 0 when the run is complete or it was sent away, 143 for a SIGTERM before.
+
+    tracing: as the recipe has it, for a node that knows one.
+    """
     from astraflow.raas.service import serve
 
     _log("node")
     _trace("node", tracing or TracingConfig())
-    return run_process(lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, ca_hash=ca_hash, stop=stop))
+    return run_process(
+        lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, ca_hash=ca_hash, stop=stop),
+        may_complete=True,
+    )
 
 
 def recipe_node(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasConfig, TracingConfig]:

@@ -64,8 +64,7 @@ class Session:
         self._places = places
         self._screen = screen
         self._options = options
-        self._stop_at = recipe.stop
-        self._tally = Tally([PolicyId(policy) for policy in recipe.policies], recipe.stop)
+        self._tally = Tally([PolicyId(policy) for policy in recipe.policies], window_steps=recipe.stop.window_steps)
         self._pids: dict[str, int] = {}
         self._endings: dict[str, str] = {}
         """How each program that died did so last."""
@@ -116,7 +115,7 @@ class Session:
 
     async def _start_services(self, supervisor: Supervisor) -> None:
         supervisor.start(self._programs.weights())
-        supervisor.start(self._programs.dataflow())
+        supervisor.start(self._programs.dataflow(ends=self._options.is_headless))
         if self._options.has_web:
             supervisor.start(self._programs.web(has_fleet=self._options.has_fleet))
         await supervisor.ready(WEIGHTS)
@@ -158,8 +157,9 @@ class Session:
                     self._screen.status(f"dataflow is away: {report}")
                     continue
                 self._take(report, supervisor)
-                reason = self._end()
-                if reason and self._options.is_headless:
+                if report.completion is not None:
+                    reason = report.completion.reason
+                if report.completion is not None and report.completion.ends_run:
                     break
         return reason
 
@@ -176,18 +176,8 @@ class Session:
         else:
             self._screen.status(f"{self._busy_with}; {len(report.nodes)} nodes have joined")
         if self._tally.has_learned and not had_learned and not self._options.is_headless:
-            self._screen.say(f"Learned: {self._end()}. The run goes on; Ctrl-C ends it.", style="green")
-
-    def _end(self) -> str:
-        """Why the run is done; empty while it is not."""
-        stop = self._stop_at
-        if self._tally.has_learned and stop.reward is not None:
-            return f"the mean reward of the last {stop.window_steps} steps reached {stop.reward:g}"
-        if self._tally.has_learned:
-            return f"the {stop.steps} steps it was to make are made"
-        if self._tally.is_out_of_steps:
-            return f"{stop.steps} steps were made and the mean reward did not reach {stop.reward:g}"
-        return ""
+            reason = report.completion.reason if report.completion else ""
+            self._screen.say(f"Learned: {reason}. The run goes on; Ctrl-C ends it.", style="green")
 
     def _on_happening(self, happening: Happening) -> None:
         program, message = happening.program, happening.message

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import Report, StreamReport
-from astraflow.recipe import StopConfig
 from astraflow.runtime.clock import Clock, SystemClock
 
 FIRST_STEPS = 5
@@ -93,13 +92,13 @@ class _PolicyTally:
 
 
 class Tally:
-    """Gathers reports of one run and knows when it is done."""
+    """Gathers the reports of one run."""
 
-    def __init__(self, policies: Iterable[PolicyId], stop: StopConfig, *, clock: Clock | None = None) -> None:
-        self._stop = stop
+    def __init__(self, policies: Iterable[PolicyId], *, window_steps: int, clock: Clock | None = None) -> None:
+        self._window_steps = window_steps
         self._clock = clock or SystemClock()
         self.has_learned = False
-        """Whether every policy reached, at some moment, the reward it should; or the steps, where no reward is set."""
+        """Whether dataflow reported that the stop condition was met by learning."""
         self._policies = {policy: _PolicyTally() for policy in policies}
         self._counters: dict[NodeId, Mapping[str, float]] = {}
         self._gap_max: float | None = None
@@ -120,12 +119,8 @@ class Tally:
                 self._gap_max = gap if self._gap_max is None else max(gap, self._gap_max)
         self._imbalances.update(dict.fromkeys(imbalances(report)))
         self._simulated = tuple(sorted({*self._simulated, *report.simulated}))
-        self.has_learned = self.has_learned or self._is_learned()
-
-    @property
-    def is_out_of_steps(self) -> bool:
-        """Whether every policy made as many steps as it may."""
-        return all(policy.latest and policy.latest.steps >= self._stop.steps for policy in self._policies.values())
+        if report.completion is not None:
+            self.has_learned = report.completion.has_learned
 
     def summary(self, *, reason: str, has_failed: bool, began_at: float, ended_at: float, restarts: int) -> Summary:
         """The run as it stands. Times are `time.monotonic()`."""
@@ -155,14 +150,6 @@ class Tally:
             simulated=self._simulated,
         )
 
-    def _is_learned(self) -> bool:
-        if self._stop.reward is None:
-            return self.is_out_of_steps
-        return all(
-            mean is not None and mean >= self._stop.reward
-            for mean in (policy.last(self._stop.window_steps) for policy in self._policies.values())
-        )
-
     def _policy_summary(self, policy: PolicyId, tally: _PolicyTally) -> PolicySummary:
         stream = tally.latest
         wall_s = stream.wait_s + stream.compute_s + stream.publish_s if stream else 0.0
@@ -170,7 +157,7 @@ class Tally:
             policy=policy,
             steps=stream.steps if stream else 0,
             reward_first=tally.first(),
-            reward_last=tally.last(self._stop.window_steps),
+            reward_last=tally.last(self._window_steps),
             wait_fraction=stream.wait_s / wall_s if stream and wall_s else 0.0,
         )
 

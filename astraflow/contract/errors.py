@@ -10,6 +10,7 @@ AstraFlowError
 ├── UnknownNode           the node was forgotten: join again
 ├── UnknownPolicy         no such policy in this run
 ├── UnknownVersion        the version is not (or no longer) kept: plan the transfer again
+├── RunComplete           the run has reached its stop condition: end with exit code 0
 ├── Conflict              somebody else was first: read again, then decide
 ├── CorruptData           bytes do not match their checksum or hash: fetch again
 ├── NotTrusted            weights that the run's key did not sign: do not use them, find out who offers them
@@ -63,6 +64,10 @@ class UnknownPolicy(AstraFlowError):
 
 class UnknownVersion(AstraFlowError):
     """The weight store does not keep this version."""
+
+
+class RunComplete(AstraFlowError):
+    """The run has reached its stop condition. A trainer or node that is told so ends with exit code 0."""
 
 
 class Conflict(AstraFlowError):

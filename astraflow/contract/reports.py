@@ -178,6 +178,20 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The stop condition of a run that was met, and what followed."""
+
+    reason: str
+    """Which part of the condition was met. A sentence."""
+    has_learned: bool
+    """False when the steps ran out before every policy reached the reward."""
+    at: float
+    """When it was met. Unix seconds."""
+    ends_run: bool
+    """The run is complete: no tasks and batches are served. False for a run that continues after its stop condition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The state of a run at one second. `sequence` grows by one a second and over restarts."""
 
@@ -209,6 +223,8 @@ class Report:
     """Of each evaluation the round that ended last, the one that runs and the one that waits, where there are any."""
     weights: tuple[WeightsReport, ...] = ()
     """The latest versions of each policy; in a minute's point of the history, those published in that minute."""
+    completion: Completion | None = None
+    """Absent until the stop condition is met."""
 
     def lag(self, node: NodeReport) -> Mapping[PolicyId, int]:
         """Versions that a node is behind each trainer; without what it does not serve yet."""

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from astraflow.dataflow.keda_config import KedaConfig
+from astraflow.dataflow.stopping import StopConfig
 from astraflow.runtime.config import Config
 from astraflow.scaling.options import PoolOptions, SizerOptions
 
@@ -110,6 +111,8 @@ class DataflowConfig(Config):
     """One for each policy."""
     models: dict[str, Spec]
     """How nodes build each policy's model."""
+    stop: StopConfig | None = None
+    """When the run is complete; absent: never."""
     engine: Spec = Field(default={"kind": "scripted"})
     """The engine that nodes use unless told otherwise."""
     lease_s: float = Field(default=10.0, gt=0)

@@ -38,6 +38,11 @@ class NodeSide:
         self._might_begin = True
         """At the last tick. When it becomes true again, nodes are told."""
 
+    async def check_wanted(self) -> None:
+        """Raises: RunComplete when the run needs no nodes any more."""
+        if self._run.needs_no_nodes:
+            await self._run.refuse_complete()
+
     def join(self, facts: NodeFacts) -> Node:
         """A node takes part; tasks of the incarnation it replaces return at once, those it says it runs are its own.
 
@@ -135,7 +140,13 @@ class NodeSide:
             self._run.nodes_bell.ring(status.node)  # newer weights may be what the gate waits for
         for flow in self._run.every_flow:
             flow.leases.renew(status.node, status.running, now=now)
+        if self._run.needs_no_nodes:
+            return Directive(action="leave", reason="the run is complete")
         return directive
+
+    async def durable(self) -> None:
+        """Waits until everything that happened so far is durable. Raises: StorageFull."""
+        await self._run.journal.durable()
 
     def leave(self, node_id: NodeId, reason: str, *, is_taken: bool = False) -> int:
         """A node says goodbye; its tasks return at once. is_taken: its machine is taken away. Raises: UnknownNode."""
@@ -214,7 +225,7 @@ class NodeSide:
         """The share of evaluations, then queued tasks, then new groups from the flows in turn, as the gates allow."""
         handout = Handout(node.id, capacity, served=node.versions, now=self._run.clock.now())
         self._evaluator.lease(handout, at_most=evaluation_capacity)
-        flows = list(self._run.flows.values())
+        flows = [] if self._run.is_over else list(self._run.flows.values())
         for flow in flows:
             handout.take_from(flow)
         idle = 0

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from astraflow.contract.errors import InvalidInput, UnknownPolicy
+from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.values import Json
@@ -27,6 +27,7 @@ from astraflow.dataflow.reporting.ledger import Ledger
 from astraflow.dataflow.reporting.rounds import KeptRounds
 from astraflow.dataflow.reporting.samples import Samples
 from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.stopping import StopCondition
 from astraflow.runtime.clock import Clock
 
 
@@ -45,6 +46,7 @@ class Run:
         samples: Samples,
         rounds: KeptRounds,
         stalls: Stalls,
+        stop_condition: StopCondition,
         lease_s: float,
         memory_bytes: int,
         clock: Clock,
@@ -59,6 +61,7 @@ class Run:
         self.samples = samples
         self.rounds = rounds
         self.stalls = stalls
+        self.stop_condition = stop_condition
         self.ledger = Ledger(list(streams), now=clock.now())
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
         """What the trainer of each policy said about itself."""
@@ -90,6 +93,25 @@ class Run:
         if policy not in self.streams:
             raise UnknownPolicy(f"this run has no policy {policy!r}; it has {', '.join(self.streams)}")
         return self.streams[policy]
+
+    @property
+    def is_over(self) -> bool:
+        """The stop condition is met and ends the run: nothing is issued or served for training any more."""
+        return self.stop_condition.is_over
+
+    @property
+    def needs_no_nodes(self) -> bool:
+        """The run is over, and no round of an evaluation is left to finish."""
+        is_evaluated = any(
+            evaluation.rounds.round is not None or evaluation.waiting for evaluation in self.evaluations.values()
+        )
+        return self.is_over and not is_evaluated
+
+    async def refuse_complete(self) -> None:
+        """Tells the caller, once that is durable, that the run is complete. Raises: RunComplete, StorageFull."""
+        await self.journal.durable()
+        completion = self.stop_condition.completion
+        raise RunComplete(f"the run is complete: {completion.reason if completion else 'it was stopped'}")
 
     def drain_node(self, node_id: NodeId, *, actor: str, reason: str, deadline_s: float) -> str:
         """Have a node finish what runs and leave; within `deadline_s`, unless it is 0.
@@ -147,6 +169,8 @@ class Run:
         for evaluation in self.evaluations.values():
             evaluation.restore(recovered.evaluations)
         self.rounds.restore(recovered.evaluations)
+        steps = {policy: stream.counts.steps for policy, stream in self.streams.items()}
+        self.stop_condition.resume(steps, at=self.clock.wall())
         self.samples.settle({policy: stream.waiting() for policy, stream in self.streams.items()})
 
     def floors(self) -> dict[PolicyId, Version]:
@@ -165,6 +189,7 @@ class Run:
     def _parts(self) -> dict[str, Any]:
         return {
             "registry": self.registry,
+            "stop": self.stop_condition,
             **{f"flow {flow_id}": flow for flow_id, flow in self.flows.items()},
             **{f"stream {policy}": stream for policy, stream in self.streams.items()},
             **{f"evaluation {flow_id}": evaluation for flow_id, evaluation in self.evaluations.items()},

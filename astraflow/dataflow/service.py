@@ -50,6 +50,7 @@ from astraflow.dataflow.servicers import (
 )
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.stopping import StopCondition
 from astraflow.dataflow.trainer_side import TrainerSide
 from astraflow.dataflow.unkept import NoJournal
 from astraflow.datasets import datasets
@@ -340,6 +341,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
         samples=Samples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
         rounds=KeptRounds(archive),
         stalls=Stalls(streams, {PolicyId(name): _patience(stream) for name, stream in config.streams.items()}),
+        stop_condition=StopCondition(config.stop, streams),
         lease_s=config.lease_s,
         memory_bytes=config.memory_bytes,
         clock=clock,

@@ -76,6 +76,7 @@ class NodeDataService(NodeDataServicer):
 
     async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
         """See the proto."""
+        await self._nodes.check_wanted()
         return encode_welcome(self._welcome(self._nodes.join(decode_facts(request))))
 
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
@@ -101,7 +102,10 @@ class NodeDataService(NodeDataServicer):
 
     async def Beat(self, request: data.BeatRequest, context: Any) -> data.BeatReply:  # noqa: N802
         """See the proto."""
-        return encode_directive(self._nodes.beat(decode_status(request)))
+        directive = self._nodes.beat(decode_status(request))
+        if directive.action == "leave":  # a node that leaves does not come back: the reason survives a restart
+            await self._nodes.durable()
+        return encode_directive(directive)
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""

@@ -24,13 +24,18 @@ class TrainerSide:
         return stream
 
     async def pull(self, policy: PolicyId, version: Version, *, wait_s: float) -> Batch | None:
-        """The batch for a trainer at `version`; None when none was complete within `wait_s`. Raises: UnknownPolicy."""
+        """The batch for a trainer at `version`; None when none was complete within `wait_s`.
+
+        Raises: UnknownPolicy, RunComplete.
+        """
         stream = self._run.stream(policy)
         self._advance(stream, version)
         deadline = self._run.clock.now() + wait_s
         self._run.waiting[policy] += 1
         try:
             while True:
+                if self._run.is_over:
+                    await self._run.refuse_complete()
                 ring = self._run.trainers_bell.listen(policy)
                 is_new = stream.batch is None
                 served = stream.next_batch()
@@ -56,9 +61,19 @@ class TrainerSide:
             for group in done.trained:
                 self._run.ledger[report.policy].consumed.add(1, now=now)
                 self._run.samples.mark(report.policy, group.id, fate="trained", step=step)
+            self._judge(stream)
         self._advance(stream, report.version)
         await self._run.journal.durable()
         return done is not None
+
+    def _judge(self, stream: Stream) -> None:
+        """Ends the run, or notes what it reached, when this step met its stop condition."""
+        completion = self._run.stop_condition.observe(
+            stream.policy, steps=stream.counts.steps, reward=stream.rewards[-1], at=self._run.clock.wall()
+        )
+        if completion is not None:
+            kind = "run_completed" if completion.ends_run else "stop_condition_met"
+            self._run.events.act(kind, stream.policy, actor="dataflow", reason=completion.reason)
 
     def _advance(self, stream: Stream, version: Version) -> None:
         """The trainer is at this version: drop what became too stale, and wake whoever the gate held back."""

@@ -4,12 +4,13 @@ import asyncio
 
 from astraflow.access.callers import Role
 from astraflow.client.badge import Badge, badge_for
+from astraflow.contract.errors import RunComplete
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.membership import RunChanged
 from astraflow.raas.node import Node
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import bind, get_logger
-from astraflow.runtime.service import run_until
+from astraflow.runtime.service import leaves, run_until
 from astraflow.wire.channel import ClientTls
 
 log = get_logger()
@@ -19,6 +20,8 @@ async def serve(
     config: RaasConfig, *, dataflow: str, token: str, tls: ClientTls | None, stop: asyncio.Event, ca_hash: str = ""
 ) -> None:
     """Take part in the run of the dataflow service at `dataflow` (`HOST:PORT`) until `stop`, or until sent away.
+
+    Returns as well when the run is complete.
 
     Stopping takes at most three seconds, plus `config.drain_s` and `config.hand_back_s`. The weight store is where
     dataflow says it is. A join token, or the run token with `ca_hash`, is exchanged for a credential of the node's own
@@ -45,6 +48,9 @@ async def serve(
             is_over = True
         except* RunChanged as changed:
             log.warning("beginning_anew", reason=str(changed.exceptions[0]))
+        except* RunComplete as complete:
+            log.info("run_complete", reason=str(leaves(complete)[0]))
+            is_over = True
 
 
 async def _serve_run(config: RaasConfig, *, dataflow: str, badge: Badge, stop: asyncio.Event) -> None:

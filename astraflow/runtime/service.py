@@ -29,6 +29,9 @@ EXIT_FAILED = 1
 EXIT_REFUSED = 2
 """What was given is wrong: starting the process again will not help before somebody changes it."""
 
+EXIT_SIGNALLED = 128
+"""Plus the number of the signal that ended a process before its work was complete: it may be started again."""
+
 _REFUSALS = (InvalidInput, NotAuthenticated, NotPermitted, ProtocolMismatch, UnknownPolicy)
 
 
@@ -37,26 +40,34 @@ def exit_code(problem: AstraFlowError) -> int:
     return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
 
 
-def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
+def run_process(
+    main: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+    *,
+    has_large_messages: bool = True,
+    may_complete: bool = False,
+) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
     has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
+    may_complete: code 0 means that its work is complete, so that a supervisor does not start it again; a signal that
+    ended it before gives 128 plus its number, as in a shell.
 
     An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
     traceback: its message is written for the person who reads it.
     """
     code = 0
+    signals: list[int] = []
     if has_large_messages:
         prepare_for_large_messages()
     else:
         keep_little()
     try:
-        uvloop.run(_with_stop(main))
+        uvloop.run(_with_stop(main, signals))
     except* AstraFlowError as problems:
         for problem in leaves(problems):
             code = max(code, exit_code(problem))
             print(f"error: {problem}", file=sys.stderr)  # noqa: T201 (the process's last word, for a person)
-    return code
+    return EXIT_SIGNALLED + signals[0] if may_complete and signals and not code else code
 
 
 def leaves(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
@@ -83,11 +94,17 @@ async def run_until(stop: asyncio.Event, work: Awaitable[None], *, drain: Callab
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _with_stop(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+async def _with_stop(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], signals: list[int]) -> None:
+    """Runs `main`; the numbers of the signals that asked it to stop are added to `signals`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal, number)
     if os.environ.get(FOLLOW_PARENT) == "1":
         _follow_parent(loop, stop)
     await main(stop)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import RunComplete
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.links import VersionReport
 from astraflow.contract.weights import Probe
@@ -68,7 +69,8 @@ class TrainerLoop:
         return self._progress
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Train until `stop` is set or `max_steps` are done; then the version at hand is in the store and acknowledged.
+        """Train until `stop` is set, the run is complete or `max_steps` are done; then the version at hand is in the
+        store and acknowledged.
 
         May be cancelled anywhere. Raises: Conflict when the store has other bits under a version, and what the backend
         raises; the process then begins again from its checkpoint.
@@ -77,7 +79,7 @@ class TrainerLoop:
             await self._begin()
             while not self._is_complete():
                 began = self._clock.now()
-                batch = await self._pull(stop)
+                batch = await self._pull_or_end(stop)
                 if batch is None:
                     break
                 await self._learn(batch, wait_s=self._clock.now() - began)
@@ -98,6 +100,14 @@ class TrainerLoop:
             await self._feed.acknowledge(self._progress.report)
         await self._published()
         log.info("trainer_ready", step=self._progress.step, is_simulated=self._learner.is_simulated)
+
+    async def _pull_or_end(self, stop: asyncio.Event) -> Batch | None:
+        """The next batch; None when told to stop, or when the run is complete."""
+        try:
+            return await self._pull(stop)
+        except RunComplete as end:
+            log.info("run_complete", reason=str(end), step=self._progress.step)
+            return None
 
     async def _pull(self, stop: asyncio.Event) -> Batch | None:
         """The next batch; None when told to stop. A version that the store refuses ends the wait with its error."""

@@ -5,6 +5,7 @@ from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.links import VersionReport, WeightsReport
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, Seam
 from astraflow.contract.reports import (
+    Completion,
     Event,
     FlowReport,
     NodeReport,
@@ -24,6 +25,7 @@ from astraflow.wire.codec_nodes import NodeReader, encode_node
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 _EVENT_FIELDS = ("ordinal", "at", "kind", "subject", "message", "folded")
+_COMPLETION_FIELDS = ("reason", "has_learned", "at", "ends_run")
 _POOL_FIELDS = ("ready", "joining", "draining", "lost", "episodes_per_s", "tokens_per_s")
 _VERSION_FIELDS = (
     "published_at",
@@ -91,6 +93,7 @@ def encode_report(report: Report) -> pb.Report:
         held_bytes=report.held_bytes,
         memory_bytes=report.memory_bytes,
         advice=[encode_advice(advice) for advice in report.advice],
+        completion=pb.Completion(**taken(report.completion, _COMPLETION_FIELDS)) if report.completion else None,
     )
 
 
@@ -114,7 +117,12 @@ def decode_report(message: pb.Report, *, nodes: tuple[NodeReport, ...] | None = 
         held_bytes=message.held_bytes,
         memory_bytes=message.memory_bytes,
         advice=tuple(decode_advice(advice) for advice in message.advice),
+        completion=_decode_completion(message),
     )
+
+
+def _decode_completion(message: pb.Report) -> Completion | None:
+    return Completion(**taken(message.completion, _COMPLETION_FIELDS)) if message.HasField("completion") else None
 
 
 def encode_event(event: Event) -> pb.Event:

@@ -19,6 +19,7 @@ _TABLE: dict[type[errors.AstraFlowError], grpc.StatusCode] = {
     errors.UnknownNode: grpc.StatusCode.NOT_FOUND,
     errors.UnknownPolicy: grpc.StatusCode.NOT_FOUND,
     errors.UnknownVersion: grpc.StatusCode.NOT_FOUND,
+    errors.RunComplete: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Conflict: grpc.StatusCode.ABORTED,
     errors.CorruptData: grpc.StatusCode.DATA_LOSS,
     errors.NotTrusted: grpc.StatusCode.PERMISSION_DENIED,

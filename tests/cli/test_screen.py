@@ -1,6 +1,7 @@
 import doctest
 import io
 import math
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -8,8 +9,7 @@ from astraflow.cli import screen as module
 from astraflow.cli.screen import Screen, progress_lines, summary_table
 from astraflow.cli.tally import Tally
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.reports import NodeState
-from astraflow.recipe import StopConfig
+from astraflow.contract.reports import Completion, NodeState
 from tests import make
 from tests.fakes.clock import ManualClock
 
@@ -62,10 +62,12 @@ def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
 
 
 def test_the_summary_says_everything_a_person_asks_first() -> None:
-    tally = Tally([PolicyId("solver")], StopConfig(reward=0.5, window_steps=2, steps=10))
+    tally = Tally([PolicyId("solver")], window_steps=2)
     counters = {"weight_bytes_full": 428_000.0, "weight_updates_full": 2.0, "weight_bytes_delta": 61_000.0}
     node = make.node_report(counters=counters, gauges={"logprob_gap_max": 1.2e-5})
-    tally.observe(make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,)))
+    report = make.report(make.stream_report(steps=6, rewards=(0.1, 0.1, 0.1, 0.1, 0.1, 1.0)), nodes=(node,))
+    completion = Completion(reason="it did", has_learned=True, at=7.0, ends_run=True)
+    tally.observe(replace(report, completion=completion))
     console, out = written()
     console.print(summary_table(tally.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
     text = out.getvalue()

@@ -4,61 +4,48 @@ import pytest
 
 from astraflow.cli.tally import Summary, Tally, imbalances
 from astraflow.contract.ids import PolicyId
-from astraflow.recipe import StopConfig
+from astraflow.contract.reports import Completion
 from tests import make
 from tests.fakes.clock import ManualClock
 
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
-STOP = StopConfig(reward=0.9, window_steps=4, steps=100)
 
 
-def tally(stop: StopConfig = STOP, *policies: PolicyId) -> Tally:
-    return Tally(policies or (SOLVER,), stop, clock=ManualClock())
+def tally(*policies: PolicyId) -> Tally:
+    return Tally(policies or (SOLVER,), window_steps=4, clock=ManualClock())
 
 
 def summary(tally: Tally, *, has_failed: bool = False) -> Summary:
     return tally.summary(reason="because", has_failed=has_failed, began_at=990.0, ended_at=1010.0, restarts=2)
 
 
-def test_it_has_learned_when_the_mean_of_the_window_is_high_enough() -> None:
+def learned(has_learned: bool = True) -> Completion:
+    return Completion(reason="because", has_learned=has_learned, at=7.0, ends_run=True)
+
+
+def test_dataflow_says_whether_the_run_has_learned() -> None:
     gathered = tally()
-    gathered.observe(make.report(make.stream_report(steps=6, rewards=(0.0, 0.0, 0.2, 1.0, 1.0, 1.0))))
+    gathered.observe(make.report(make.stream_report(steps=4, rewards=(1.0,) * 4)))
     assert not gathered.has_learned
-    gathered.observe(make.report(make.stream_report(steps=7, rewards=(0.0, 0.0, 0.2, 1.0, 1.0, 1.0, 0.8))))
+    gathered.observe(replace(make.report(), completion=learned(False)))
+    assert not gathered.has_learned
+    gathered.observe(replace(make.report(), completion=learned()))
     assert gathered.has_learned
 
 
 def test_a_lucky_first_step_is_no_window() -> None:
     gathered = tally()
     gathered.observe(make.report(make.stream_report(steps=3, rewards=(1.0, 1.0, 1.0))))
-    assert not gathered.has_learned
     assert summary(gathered).reward_last is None
 
 
-def test_once_learned_stays_learned() -> None:
-    gathered = tally()
-    gathered.observe(make.report(make.stream_report(steps=4, rewards=(1.0, 1.0, 1.0, 1.0))))
-    gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.0,))))
-    assert gathered.has_learned
-
-
-def test_every_policy_has_to_learn() -> None:
-    gathered = tally(STOP, SOLVER, VERIFIER)
+def test_the_policy_that_is_behind_stands_for_the_run() -> None:
+    gathered = tally(SOLVER, VERIFIER)
     good, bad = (1.0,) * 4, (0.1,) * 4
     gathered.observe(
         make.report(make.stream_report(steps=4, rewards=good), make.stream_report("verifier", steps=4, rewards=bad))
     )
-    assert not gathered.has_learned
     assert summary(gathered).reward_last == pytest.approx(0.1)
-
-
-def test_without_a_reward_to_reach_the_steps_decide() -> None:
-    gathered = tally(StopConfig(steps=5))
-    gathered.observe(make.report(make.stream_report(steps=4, rewards=(0.0,) * 4)))
-    assert not gathered.has_learned
-    gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.0,) * 5)))
-    assert gathered.has_learned
-    assert gathered.is_out_of_steps
 
 
 def test_the_first_steps_are_remembered_when_reports_no_longer_hold_them() -> None:
@@ -107,7 +94,7 @@ def test_counts_that_do_not_add_up_are_told_and_kept() -> None:
         "flow train: 50 groups issued, 10 accounted for",
         "stream solver: 99 groups admitted, 7 accounted for",
     ]
-    gathered = tally(StopConfig(steps=1))
+    gathered = tally()
     gathered.observe(odd)
     gathered.observe(make.report(make.stream_report(steps=2)))
     assert not summary(gathered).balanced
@@ -124,8 +111,8 @@ def test_what_was_handed_back_has_one_end() -> None:
 
 
 def test_only_a_run_that_learned_balanced_and_did_not_fail_ends_well() -> None:
-    gathered = tally(StopConfig(steps=1))
+    gathered = tally()
     assert summary(gathered).exit_code == 1
-    gathered.observe(make.report(make.stream_report(steps=1)))
+    gathered.observe(replace(make.report(make.stream_report(steps=1)), completion=learned()))
     assert summary(gathered).exit_code == 0
     assert summary(gathered, has_failed=True).exit_code == 1

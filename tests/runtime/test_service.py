@@ -134,6 +134,18 @@ def test_a_signal_sets_stop_and_the_service_ends_well(number: signal.Signals) ->
     assert ended(process) == (0, "stopped\n", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_that_may_complete_tells_a_signal_by_its_code(number: signal.Signals) -> None:
+    process = start("waits, may_complete=True")
+    assert is_ready(process)
+    process.send_signal(number)
+    assert ended(process) == (128 + number, "stopped\n", "")
+
+
+def test_work_that_is_complete_ends_with_code_0() -> None:
+    assert ended(start("ends, may_complete=True"))[0] == 0
+
+
 def test_the_end_of_the_parents_pipe_means_stop() -> None:
     process = start("waits", follow_parent=True)
     assert is_ready(process)

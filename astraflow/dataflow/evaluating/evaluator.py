@@ -83,14 +83,14 @@ class Evaluator:
     def lease(self, handout: Handout, *, at_most: int) -> None:
         """Add tasks for a node that takes `at_most` at once, of the round that has run for longest.
 
-        While all flows are paused, no training task waits, and the node's whole capacity is free for them. A node works
-        on one round at a time: it holds the weights of one.
+        While all flows are paused, or the run is over, no training task waits, and the node's whole capacity is free
+        for them. A node works on one round at a time: it holds the weights of one.
         """
         running = [evaluation for evaluation in self._run.evaluations.values() if evaluation.rounds.round is not None]
         if not running or not at_most:
             return
         held = {evaluation.id: evaluation.flow.leases.held_by(handout.node) for evaluation in running}
-        is_free = all(flow.is_paused for flow in self._run.flows.values())
+        is_free = self._run.is_over or all(flow.is_paused for flow in self._run.flows.values())
         room = handout.room if is_free else min(handout.room, at_most - sum(held.values()))
         busy_with = [evaluation for evaluation in running if held[evaluation.id]]
         for evaluation in busy_with or sorted(running, key=_age):

@@ -55,6 +55,7 @@ def build_report(
         held_bytes=run.held_bytes,
         memory_bytes=run.memory_bytes,
         advice=advice,
+        completion=run.stop_condition.completion,
     )
 
 

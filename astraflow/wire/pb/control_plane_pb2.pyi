@@ -709,6 +709,7 @@ class Report(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
     ADVICE_FIELD_NUMBER: _builtins.int
+    COMPLETION_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
     at: _builtins.float
@@ -738,6 +739,10 @@ class Report(_message.Message):
     def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsReport]: ...
     @_builtins.property
     def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
+    @_builtins.property
+    def completion(self) -> Global___Completion:
+        """Absent until the stop condition is met."""
+
     def __init__(
         self,
         *,
@@ -758,14 +763,46 @@ class Report(_message.Message):
         memory_bytes: _builtins.int = ...,
         weights: _abc.Iterable[Global___WeightsReport] | None = ...,
         advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
+        completion: Global___Completion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class Completion(_message.Message):
+    """The stop condition of a run that was met, and whether the run ended with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    HAS_LEARNED_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    ENDS_RUN_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    has_learned: _builtins.bool
+    at: _builtins.float
+    """Unix seconds."""
+    ends_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        has_learned: _builtins.bool = ...,
+        at: _builtins.float = ...,
+        ends_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "ends_run", b"ends_run", "has_learned", b"has_learned", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Completion: _TypeAlias = Completion  # noqa: Y015
 
 @_typing.final
 class PoolAdvice(_message.Message):
