@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test soak check audit format setup protos constraints clean
+.PHONY: help demo test soak containers check audit format setup protos constraints clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,6 +20,9 @@ test: $(VENV)/.installed-dev ## all tests, on two cores: make test ARGS="-k reci
 
 soak: $(VENV)/.installed-dev ## kill, stop and cut off a run at random, and check it: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
+
+containers: $(VENV)/.installed-dev ## docker-compose.yml in a Docker Engine of its own, with kills: needs root on Debian
+	$(BIN)/python -m tests.containers $(ARGS)
 
 check: $(VENV)/.installed-dev ## everything that is found without running anything
 	$(BIN)/ruff check .

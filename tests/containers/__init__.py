@@ -1,1 +1,1 @@
-"""docker-compose.yml in a real Docker Engine: `make containers`. docs/deploy.md says what it needs and what it checks."""
+"""docker-compose.yml in a real Docker Engine: `make containers`. See docs/deploy.md."""

@@ -133,7 +133,7 @@ class Engine:
             time.sleep(0.1)
 
 
-class CommandFailed(Exception):  # noqa: N818 (named for what happened)
+class CommandFailed(Exception):
     """A command beside the engine failed."""
 
     def __init__(self, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:

@@ -20,7 +20,7 @@ PROGRAMS = {
 NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup")
 
 
-class NotStarted(Exception):  # noqa: N818 (named for what happened)
+class NotStarted(Exception):
     """No Docker Engine can be started on this host. The message says why, and what to do."""
 
 
