@@ -50,6 +50,7 @@ class Evidence:
                 "instances": {one.id: one.state.value for one in situation.instances},
                 "changed_at": situation.changed_at,
                 "kill": situation.kill.value,
+                "unmanaged": situation.unmanaged,
                 **{name: getattr(situation, name) for name in _SITUATION},
                 "proposal": {
                     "actor": proposal.actor.name,
@@ -78,6 +79,7 @@ class Evidence:
                     changed_at=tuple(said["changed_at"]),
                     kill=KillScope(said["kill"]),
                     rejected=tuple(_rejection(one) for one in said.get("rejected", ())),
+                    unmanaged=said.get("unmanaged", 0),
                     **{name: said[name] for name in _SITUATION},
                 ),
                 proposal=Proposal(

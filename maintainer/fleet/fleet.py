@@ -104,9 +104,14 @@ class Fleet:
         """Of a pool, all that are not gone."""
         return tuple(record.instance for record in self.ledger.alive(pool))
 
+    def unmanaged(self, pool: PoolId) -> int:
+        """Nodes of the pool that take part and that no provider started for this service. Count."""
+        return sum(1 for name in self.observation.present(pool) if name not in self.ledger.records)
+
     def size(self, pool: PoolId) -> int:
-        """Nodes that are there or ordered."""
-        return sum(1 for instance in self.instances(pool) if instance.state in COUNTED)
+        """Nodes that are there or ordered. The rule counts the same ones, those that joined by hand included."""
+        managed = sum(1 for instance in self.instances(pool) if instance.state in COUNTED)
+        return managed + self.unmanaged(pool)
 
     def launch_delay_s(self, spec: PoolSpec) -> float:
         """The 90th percentile of what was measured in this pool lately; without three, what its provider says."""
@@ -127,6 +132,7 @@ class Fleet:
             now=now,
             spec=spec,
             instances=self.instances(spec.id),
+            unmanaged=self.unmanaged(spec.id),
             target=pool.target,
             rule_target=self.rule_target(spec.id),
             report_age_s=self.observation.age_s,

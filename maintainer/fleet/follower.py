@@ -32,8 +32,9 @@ class Follower:
         """What the guard said last: the journal has it once, not at every look."""
 
     async def follow(self) -> None:
-        """Once, over every pool."""
-        if self._fleet.kill is KillScope.ALL:
+        """Once, over every pool; not for a complete run, nor before dataflow has told which nodes there are."""
+        seen = self._fleet.observation
+        if self._fleet.kill is KillScope.ALL or seen.age_s is None or seen.is_run_complete:
             return
         for pool in tuple(self._fleet.ledger.pools.values()):
             if pool.spec.mode in FOLLOWING:
@@ -45,7 +46,8 @@ class Follower:
     async def _follow(self, pool: PoolRecord) -> None:
         target, reason = await self._wanted(pool)
         size = self._fleet.size(pool.spec.id)
-        if target == size and (target == pool.target or pool.spec.mode is Mode.UP_ONLY):
+        is_as_wanted = target == pool.target or pool.spec.mode is Mode.UP_ONLY or target > pool.spec.max_nodes
+        if target == size and is_as_wanted:
             self._objections.pop(pool.spec.id, None)
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
@@ -68,7 +70,8 @@ class Follower:
         if advice is not None and size < within == pool.target:  # the rule wants what it wanted before
             reason = BACK
         affordable = size + await self._affordable(pool.spec) if within > size else within
-        return min(within, affordable), reason or "the rule's target"
+        # Nodes that joined by hand stay, also where they are more than the rule or the bounds want.
+        return max(min(within, affordable), self._fleet.unmanaged(pool.spec.id)), reason or "the rule's target"
 
     async def _affordable(self, spec: PoolSpec) -> int:
         """How many more the pool's price per hour allows."""

@@ -83,13 +83,15 @@ class Situation:
     usd_today: float
     fleet_usd_per_hour: float
     fleet_usd_today: float
+    unmanaged: int = 0
+    """Nodes of the pool that joined by hand. They count, and no plan retires them."""
     rejected: tuple[Rejection, ...] = ()
     """Within `Limits.rejected_s`."""
 
     @property
     def size(self) -> int:
         """Nodes that are there or ordered."""
-        return sum(1 for instance in self.instances if instance.state in COUNTED)
+        return self.unmanaged + sum(1 for instance in self.instances if instance.state in COUNTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,7 @@ class Observation:
         self._fresh_s = fresh_s
         self._nodes: dict[str, NodeReport] = {}
         self._targets: Mapping[PoolId, Advice] = {}
+        self._is_complete = False
         self._seen_at: float | None = None
 
     @property
@@ -78,6 +79,16 @@ class Observation:
     def is_fresh(self) -> bool:
         """Whether what it says is of now."""
         return self.age_s is not None and self.age_s <= self._fresh_s
+
+    @property
+    def is_run_complete(self) -> bool:
+        """The run has reached its stop condition: it needs no machines any more."""
+        return self._is_complete
+
+    def present(self, pool: PoolId) -> tuple[str, ...]:
+        """Names of the pool's nodes that take part and stay, whoever started them. As the rule counts them."""
+        staying = (NodeState.JOINING, NodeState.READY)
+        return tuple(name for name, node in self._nodes.items() if node.facts.pool == pool and node.state in staying)
 
     def node(self, name: str) -> NodeReport | None:
         """The node of that name; None when there is none, or it said goodbye."""
@@ -110,6 +121,7 @@ class Observation:
                 newest[node.facts.name] = node
         self._nodes = newest
         self._targets = self._advice(report)
+        self._is_complete = report.completion is not None and report.completion.ends_run
         self._seen_at = self._clock.now()
 
     async def follow(self, steering: Steering, *, on_advice: Callable[[], None] = lambda: None) -> None:

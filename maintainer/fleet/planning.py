@@ -22,7 +22,7 @@ class Shape:
     """What a plan comes down to."""
 
     nodes: int
-    """There now, or ordered."""
+    """There now, or ordered; those that joined by hand included."""
     target: int
     launches: int
     victims: tuple[Instance, ...]
@@ -34,25 +34,28 @@ def shape(
     *,
     first: Sequence[str] = (),
     speeds: Mapping[LaunchId, float],
+    unmanaged: int = 0,
 ) -> Shape:
     """What `request` comes down to for a pool of `instances`.
 
     Victims are those that the rule names, then those that do not work yet, then by price for what they do, then the
     slowest, then the youngest.
+    unmanaged: nodes of the pool that joined by hand: they are part of its size, and only instances are victims.
     first: names that the rule would let go. speeds: episodes a second of nodes that are known to work.
     Raises: InvalidInput for one that is not in the pool.
     """
     counted = [instance for instance in instances if instance.state in COUNTED]
+    nodes = unmanaged + len(counted)
     if request.retire:
         victims = tuple(_named(request, instances))
         staying = len(counted) - sum(1 for victim in victims if victim.state in COUNTED)
-        return Shape(nodes=len(counted), target=staying, launches=0, victims=victims)
+        return Shape(nodes=nodes, target=unmanaged + staying, launches=0, victims=victims)
     target = request.target or 0
-    surplus = max(0, len(counted) - target)
+    surplus = max(0, nodes - target)
     doomed = sorted(counted, key=lambda instance: _rank(instance, instance.id in first, speeds.get(instance.id, 0.0)))[
         :surplus
     ]
-    return Shape(nodes=len(counted), target=target, launches=max(0, target - len(counted)), victims=tuple(doomed))
+    return Shape(nodes=nodes, target=target, launches=max(0, target - nodes), victims=tuple(doomed))
 
 
 def _named(request: PlanRequest, instances: Sequence[Instance]) -> list[Instance]:

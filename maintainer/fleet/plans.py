@@ -109,6 +109,7 @@ class Plans:
             self._fleet.instances(pool.spec.id),
             first=advice.victims if advice is not None else (),
             speeds=self._fleet.observation.speeds(),
+            unmanaged=self._fleet.unmanaged(pool.spec.id),
         )
         proposal = guard.Proposal(
             actor=request.actor,

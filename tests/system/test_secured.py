@@ -329,8 +329,12 @@ async def test_a_trainer_that_was_killed_goes_on_with_the_credential_that_it_kep
 async def test_a_page_elsewhere_acts_for_people_and_goes_on_with_what_it_kept(tmp_path: Path, shows: str) -> None:
     async with secured(tmp_path) as run:
         address, token = await run.minted("page", name="east")
-        secret = {"token": token} if shows == "a join token" else {"token": TOKEN, "ca_hash": run.authority.pin}
-        access = PageAccess(**secret, keep=tmp_path / "kept")
+        has_token = shows == "a join token"
+        access = PageAccess(
+            token=token if has_token else TOKEN,
+            ca_hash="" if has_token else run.authority.pin,
+            keep=tmp_path / "kept",
+        )
         for _ in range(2):
             async with connect_page(address, "", access) as (control, fleet):
                 assert fleet is None

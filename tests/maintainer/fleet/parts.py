@@ -15,7 +15,7 @@ from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.reports import NodeReport, NodeState, Report
+from astraflow.contract.reports import Completion, NodeReport, NodeState, Report
 from astraflow.runtime.database import Database
 from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.config import FleetConfig
@@ -81,6 +81,9 @@ class Run:
         """Name -> how long its beats have been missing."""
         self.leaving: dict[str, Cause | None] = {}
         """Name -> why its node drains, or left when its machine is gone: what dataflow knows of it."""
+        self.by_hand: list[str] = []
+        """Nodes of the pool that no provider started."""
+        self.is_complete = False
         self.is_away = False
         self.minted: dict[str, tuple[str, str, float]] = {}
         """Role, pool and seconds of the latest token of each name."""
@@ -120,13 +123,19 @@ class Run:
             if self.cloud.state(machine).value == "running" or machine.instance.handle.launch_id in self.leaving
         ]
         nodes = tuple(self._node(name) for name in sorted(set(names)) if name not in self.drained)
-        return make.report(nodes=nodes)
+        completion = (
+            Completion(reason="a test", has_learned=True, at=START, ends_run=True) if self.is_complete else None
+        )
+        return replace(
+            make.report(), nodes=nodes + tuple(self._node(name) for name in self.by_hand), completion=completion
+        )
 
     def _node(self, name: str) -> NodeReport:
         state = NodeState.JOINING if name in self.never_ready else NodeState.READY
         state = NodeState.DRAINING if name in self.leaving else state
         node = make.node_report(f"{name}.1", state=NodeState.LOST if name in self.lost else state)
-        return replace(node, beat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))
+        facts = replace(node.facts, pool=POOL)
+        return replace(node, facts=facts, beat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))
 
 
 class Parts:
