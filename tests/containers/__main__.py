@@ -3,8 +3,8 @@
     python -m tests.containers [--keep]
 
 Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
-`containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine can
-be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
+`containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
+can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
 ASTRAFLOW_CONTAINERS_CACHE (~/.cache/astraflow/containers by default) for the next run.
 """
 
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.containers.checks import Checks
@@ -44,22 +45,27 @@ def main() -> int:
         signal.signal(number, signal.default_int_handler)
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
-        return _judged(state)
+        code, line = judged(partial(_checked, state))
     finally:
         if is_kept:
             _say(f"logs are in {state}")
         else:
             shutil.rmtree(state)
+    VERDICT.parent.mkdir(exist_ok=True)
+    VERDICT.write_text(f"{line}\n")
+    _say(line)
+    return code
 
 
-def _judged(state: Path) -> int:
+def judged(check: Callable[[], str]) -> tuple[int, str]:
+    """The exit code and the verdict's line. check: returns figures, or raises what does not hold."""
     try:
-        figures = _checked(state)
+        code, name, said = PASSED, "passed", check()
     except NotStarted as problem:
-        return _verdict("not started", str(problem), NOT_STARTED)
+        code, name, said = NOT_STARTED, "not started", str(problem)
     except (Broken, CommandFailed, subprocess.SubprocessError) as problem:
-        return _verdict("failed", str(problem), FAILED)
-    return _verdict("passed", figures, PASSED)
+        code, name, said = FAILED, "failed", str(problem)
+    return code, f"containers: {name}: {' '.join(said.split())}"
 
 
 def _checked(state: Path) -> str:
@@ -103,14 +109,6 @@ def _cleared(engine: Engine) -> None:
         engine.run("docker", "rm", "--force", "--volumes", *containers)
     engine.run("docker", "volume", "prune", "--all", "--force")
     engine.run("docker", "network", "prune", "--force")
-
-
-def _verdict(name: str, said: str, code: int) -> int:
-    line = f"containers: {name}: {' '.join(said.split())}"
-    VERDICT.parent.mkdir(exist_ok=True)
-    VERDICT.write_text(f"{line}\n")
-    _say(line)
-    return code
 
 
 def _say(line: str) -> None:

@@ -62,9 +62,9 @@ def pods() -> list[tuple[str, Json]]:
 
 def words_of(container: Json) -> list[str]:
     """What follows the program in a container's command line."""
-    program, *words = [*container["command"], *container.get("args", [])]
-    assert program == "astraflow"
-    return words
+    command: list[str] = [*container["command"], *container.get("args", [])]
+    assert command[0] == "astraflow"
+    return command[1:]
 
 
 def fleet_config() -> FleetConfig:
