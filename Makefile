@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test system-packages soak check audit format setup protos constraints clean
+.PHONY: help demo test system-packages soak containers check audit format setup protos constraints clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -28,6 +28,9 @@ system-packages: ## install the Debian packages without which tests are skipped;
 
 soak: $(VENV)/.installed-dev ## kill, stop and cut off a run at random, and check it: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
+
+containers: $(VENV)/.installed-dev ## docker-compose.yml in a Docker Engine of its own, with kills: needs root on Debian
+	$(BIN)/python -m tests.containers $(ARGS)
 
 check: $(VENV)/.installed-dev ## everything that is found without running anything
 	$(BIN)/ruff check .

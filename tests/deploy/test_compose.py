@@ -23,16 +23,28 @@ TOKEN = "5f" * 32
 
 FILE = compose()
 SERVICES: dict[str, Any] = FILE["services"]
-ENDS = ("keys", "prepare")
+ENDS = ("keys", "prepare", "tokens")
 """Those that do something once."""
+
+ENDLESS = """
+extends = "smoke"
+name = "endless"
+summary = "smoke, until the test is over"
+
+[stop]
+reward = 2.0 # no mean reward is that high
+steps = 1000000
+"""
+
+RESTARTED_ON_FAILURE = ("node", "trainer")
 
 CHECKED = [name for name, service in SERVICES.items() if "healthcheck" in service]
 
 
 def options(name: str) -> dict[str, str]:
     """What a service is told with `--NAME=VALUE`."""
-    said = [word.removeprefix("--").split("=", 1) for word in SERVICES[name]["command"] if word.startswith("--")]
-    return {given[0]: given[1] for given in said}
+    said = [word.removeprefix("--").partition("=") for word in SERVICES[name]["command"] if word.startswith("--")]
+    return {given: value for given, _, value in said}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -95,7 +107,8 @@ def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
 def test_volumes_secrets_and_configurations_that_are_used_are_declared_and_all_are_used() -> None:
     used = {volume for service in SERVICES.values() for volume, _ in mounts(service).values()}
     assert used == set(FILE["volumes"])
-    assert {secret for service in SERVICES.values() for secret in service["secrets"]} == set(FILE["secrets"])
+    built = {secret for service in SERVICES.values() for secret in service.get("build", {}).get("secrets", [])}
+    assert {secret for service in SERVICES.values() for secret in service["secrets"]} | built == set(FILE["secrets"])
     assert {one["source"] for service in SERVICES.values() for one in service.get("configs", [])} == set(
         FILE["configs"]
     )
@@ -107,7 +120,10 @@ def test_the_image_has_a_folder_of_its_user_for_each_volume() -> None:
     image = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
     assert image.index("install -d -o astraflow") < image.index("USER 10001")
     for service in SERVICES.values():
-        for target in mounts(service):
+        for target, (volume, _) in mounts(service).items():
+            if "driver_opts" in FILE["volumes"][volume]:
+                assert "uid=10001,gid=10001,mode=0700" in FILE["volumes"][volume]["driver_opts"]["o"]
+                continue
             assert re.search(rf"install -d -o astraflow[^\n]* {target}\b", image), target
 
 
@@ -116,6 +132,37 @@ def test_only_dataflow_may_write_where_the_keys_are_and_nodes_do_not_see_them() 
     assert {name for name, volumes in having.items() if volumes.get("keys") is False} == {"keys", "dataflow"}
     assert "keys" not in having["node"]
     assert "ASTRAFLOW_AUTHORITY" not in SERVICES["node"]["environment"]
+
+
+def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
+    assert SERVICES["node"]["secrets"] == []
+    token = options("tokens")["out"]
+    assert SERVICES["node"]["environment"]["ASTRAFLOW_TOKEN_FILE"] == token
+    assert options("tokens")["pool"] == options("node")["pool"]
+    assert "reusable" in options("tokens")
+    having = {name: dict(mounts(service).values()).get("nodes") for name, service in SERVICES.items()}
+    assert {name: is_read for name, is_read in having.items() if is_read is not None} == {"tokens": False, "node": True}
+    assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"
+
+
+def test_services_that_hand_on_weights_share_memory_that_outlives_each_of_them() -> None:
+    sharing = {name for name, service in SERVICES.items() if mounts(service).get("/dev/shm") == ("shm", False)}  # noqa: S108
+    assert sharing >= {"weights", "trainer", "node"}
+    assert FILE["volumes"]["shm"]["driver_opts"]["type"] == "tmpfs"
+    assert not any({"ipc", "shm_size"} & service.keys() for service in SERVICES.values())
+
+
+def test_every_service_is_part_of_every_command_and_counts_come_from_the_environment() -> None:
+    """`down` leaves a service of a profile behind, and the next `up` forgets `--scale`."""
+    assert not any("profiles" in service for service in SERVICES.values())
+    assert {name: int(service["scale"]) for name, service in SERVICES.items() if "scale" in service} == {
+        "node": 3,
+        "maintainer": 0,
+    }
+    chosen = compose({"ASTRAFLOW_NODES": "5", "ASTRAFLOW_MAINTAINER": "1"})["services"]
+    assert (chosen["node"]["scale"], chosen["maintainer"]["scale"]) == ("5", "1")
+    for document in ("docker-compose.yml", "docs/deploy.md"):
+        assert not re.search(r"docker compose[^\n]*--(?:profile|scale)", (ROOT / document).read_text())
 
 
 def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
@@ -132,8 +179,10 @@ def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
 def test_no_secret_stands_in_the_file_or_gets_into_the_image() -> None:
     file = FILE["secrets"]["run-token"]["file"]
     assert file.startswith("./secrets/")
-    for ignoring in (".gitignore", ".dockerignore"):
-        assert {"secrets", ".env"} <= {line.strip("/") for line in (ROOT / ignoring).read_text().splitlines()}
+    assert {"secrets", ".env"} <= {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    sent = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    assert sent[0] == "*"
+    assert not {"!secrets", "!.env", "!.git", "!runs"} & set(sent)
     values = {word for service in SERVICES.values() for word in map(str, service.get("environment", {}).values())}
     assert not [value for value in values if re.fullmatch(r"[\w-]{20,}", value)]
 
@@ -142,11 +191,13 @@ def test_a_node_that_drains_is_given_the_time_for_it() -> None:
     assert seconds(SERVICES["node"]["stop_grace_period"]) > float(options("node")["drain-s"]) + 5
 
 
-def test_what_does_its_work_once_is_not_started_again_and_a_node_that_was_drained_stays_away() -> None:
+def test_what_does_its_work_once_is_not_started_again_and_what_ended_by_decision_stays_away() -> None:
+    """Trainer and nodes end with 0 by decision, and with another code when the engine stops or a process dies."""
     restarts = {name: service["restart"] for name, service in SERVICES.items()}
     assert {name for name, policy in restarts.items() if policy == "no"} == set(ENDS)
-    assert restarts.pop("node") == "on-failure"
-    assert {policy for name, policy in restarts.items() if name not in ENDS} == {"unless-stopped"}
+    assert {name for name, policy in restarts.items() if policy == "on-failure"} == set(RESTARTED_ON_FAILURE)
+    others = restarts.keys() - set(ENDS) - set(RESTARTED_ON_FAILURE)
+    assert {restarts[name] for name in others} == {"unless-stopped"}
 
 
 def test_the_files_of_fleet_and_maintainer_are_what_these_take() -> None:
@@ -159,7 +210,10 @@ def test_the_files_of_fleet_and_maintainer_are_what_these_take() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Composed]:
     """With stand-ins for engine and trainer, and without a token yet."""
-    composed = Composed(file=compose({"ASTRAFLOW_RECIPE": "smoke", "ASTRAFLOW_RUN": "evening"}), directory=tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(ENDLESS)
+    given = {"ASTRAFLOW_RECIPE": str(recipe), "ASTRAFLOW_RUN": "evening"}
+    composed = Composed(file=compose(given), directory=tmp_path)
     yield composed
     composed.kill()
 
@@ -171,13 +225,16 @@ def give_token(run: Composed) -> None:
     path.write_text(f"{TOKEN}\n")
 
 
-@pytest.mark.parametrize("name", ["dataflow", "weights", "node"])
-def test_without_the_token_nothing_starts(run: Composed, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "token"),
+    [("dataflow", "secrets/run-token"), ("weights", "secrets/run-token"), ("node", "volumes/nodes/token")],
+)
+def test_without_the_token_nothing_starts(run: Composed, name: str, token: str) -> None:
     run.start("keys")
     assert run.processes["keys"].wait() == 0
     done = run.done(name, str(ROOT / "deploy" / "node" / "entrypoint.sh"), *run.services[name]["command"])
     assert done.returncode not in (0, 1), done
-    assert str(run.secret("run-token")) in done.stderr
+    assert str(run.directory / token) in done.stderr
 
 
 def test_without_the_authority_no_service_listens(run: Composed) -> None:
@@ -193,7 +250,7 @@ def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_tim
     give_token(run)
     for name in run.services:
         run.start(name)
-    run.start("node", copy=2)  # --scale node=2
+    run.start("node", copy=2)  # ASTRAFLOW_NODES=2
     run.until(lambda: steps(run) >= 5, "five steps")
     run.until(lambda: set(pools(run)) == {"compose"} and len(pools(run)) == 2, "two nodes")
     run.until(lambda: all(run.is_healthy(name) for name in CHECKED), "every health check")
@@ -206,7 +263,8 @@ def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_tim
     run.until(lambda: steps(run) > before, "it goes on")
     kept = keys_of(run)
     codes = run.stop()
-    assert set(codes.values()) == {0}, codes
+    expected = {name: 143 if name.split(".")[0] in RESTARTED_ON_FAILURE else 0 for name in codes}
+    assert codes == expected
     assert not run.left()
     assert not run.home.exists()
     assert not list(run.working.iterdir())

@@ -1,6 +1,8 @@
 """The manifests of deploy/kubernetes: a server takes them, what they start can be started, their rights suffice."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "kubernetes"
+KEDA = ROOT / "deploy" / "keda" / "rollout-nodes.yaml"
 NAMESPACE = "astraflow-nodes"
 MOUNTED = "/run/astraflow"
 SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeper.py"))
@@ -44,6 +47,24 @@ def one(name: str, kind: str) -> Json:
     """The only one of its kind."""
     (found,) = [given for given in manifests(name) if given["kind"] == kind]
     return found
+
+
+def pods() -> list[tuple[str, Json]]:
+    """Each pod that a manifest here makes: its name, and its spec."""
+    files = [*DEPLOY.glob("*.yaml"), KEDA]
+    documents = [given for file in files for given in yaml.safe_load_all(file.read_text())]
+    return [
+        (f"{given['kind']}/{given['metadata']['name']}", given["spec"]["template"]["spec"])
+        for given in documents
+        if given["kind"] in ("Deployment", "Job", "StatefulSet")
+    ]
+
+
+def words_of(container: Json) -> list[str]:
+    """What follows the program in a container's command line."""
+    command: list[str] = [*container["command"], *container.get("args", [])]
+    assert command[0] == "astraflow"
+    return command[1:]
 
 
 def fleet_config() -> FleetConfig:
@@ -68,7 +89,7 @@ def apply(cluster: FakeCluster, *names: str) -> None:
 
 
 def test_an_api_server_takes_every_manifest(cluster: FakeCluster) -> None:
-    names = ("nodes.yaml", "run.yaml", "node-pod.yaml")
+    names = ("nodes.yaml", "run.yaml", "node-pod.yaml", "trainer.yaml", "web.yaml")
     apply(cluster, *names)
     wanted = sum(len(manifests(name)) for name in names)
     assert sum(1 for method, _, _ in cluster.seen if method == "POST") == wanted
@@ -131,6 +152,89 @@ def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tm
     assert all(path.stat().st_mode & 0o077 == 0 for path in before)
     subprocess.run(command, cwd=ROOT, check=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("pod", "spec"), pods())
+def test_every_pod_meets_the_restricted_standard_and_writes_only_into_volumes(pod: str, spec: Json) -> None:
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["runAsUser"] == 10001
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in [*spec.get("initContainers", []), *spec["containers"]]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, container["name"]
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes_of(pod, spec)
+
+
+def volumes_of(pod: str, spec: Json) -> set[str]:
+    """Names of the volumes that the containers of a pod may mount."""
+    documents = [given for file in DEPLOY.glob("*.yaml") for given in manifests(file.name)]
+    claimed = {
+        claim["metadata"]["name"]
+        for given in documents
+        if f"{given['kind']}/{given['metadata']['name']}" == pod
+        for claim in given["spec"].get("volumeClaimTemplates", [])
+    }
+    return claimed | {volume["name"] for volume in spec["volumes"]}
+
+
+def test_only_the_pod_of_the_runs_services_sees_the_run_token() -> None:
+    assert [pod for pod, spec in pods() if "'astraflow-run', 'key': 'token'" in str(spec)] == ["StatefulSet/run"]
+    assert [pod for pod, spec in pods() if "astraflow-run" in str(spec["volumes"])] == ["StatefulSet/run"]
+
+
+def test_versions_are_signed_and_everything_that_takes_one_checks_the_signature() -> None:
+    spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
+    (keys,) = spec["initContainers"]
+    public = parsed(words_of(keys)).params["public"]
+    for role in ("dataflow", "weights"):
+        (container,) = [given for given in spec["containers"] if given["name"] == role]
+        assert parsed(words_of(container)).params["weights_key"] == f"{public}/weights.pub"
+    (trainer,) = one("trainer.yaml", "Job")["spec"]["template"]["spec"]["containers"]
+    assert parsed(words_of(trainer)).params["signing_key"] == Path("/keys/weights.key")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("trainer.yaml", "Job"), ("web.yaml", "StatefulSet")])
+def test_trainer_and_page_join_where_the_run_says_and_keep_their_identity_in_a_volume(name: str, kind: str) -> None:
+    spec = one(name, kind)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    told = parsed(words_of(container)).params
+    ports = {given["name"]: given["port"] for given in one("run.yaml", "Service")["spec"]["ports"]}
+    assert told["dataflow"] == f"run.astraflow.svc:{ports['join']}"
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    lasting = "/var/lib/astraflow"
+    assert told["keep"].is_relative_to(lasting)
+    assert told["directory"].is_relative_to(lasting)
+    volume = mounts[lasting]["name"]
+    assert "emptyDir" not in next((given for given in spec["volumes"] if given["name"] == volume), {})
+    assert told["token_file"].is_relative_to("/secret")
+    assert mounts["/secret"]["readOnly"] is True
+
+
+def test_a_trainer_that_ends_by_decision_is_not_started_again_and_there_is_one_at_a_time() -> None:
+    job = one("trainer.yaml", "Job")["spec"]
+    assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
+    assert job["podReplacementPolicy"] == "Failed"
+    assert one("trainer.yaml", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+def test_kedas_nodes_join_with_a_token_of_their_pool() -> None:
+    (deployment,) = [given for given in yaml.safe_load_all(KEDA.read_text()) if given["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    told = parsed(words_of(container)).params
+    assert told["pool"] == "gpu"
+    assert told["token_file"] == Path("/secret/token")
+    assert not told["ca_hash"]  # the token has it
+    assert told["drain_s"] < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+
+
+@pytest.mark.parametrize("file", [DEPLOY / "trainer.yaml", DEPLOY / "web.yaml", KEDA], ids=lambda file: file.name)
+def test_the_commands_that_mint_a_pods_token_are_ones_that_there_are(file: Path) -> None:
+    (command,) = re.findall(r"astraflow (token \S+:7001 --(?:pool|policy|role)[^'\n]*)", file.read_text())
+    assert parsed(shlex.split(command)).params["out"] is not None
 
 
 def test_only_the_fleet_services_container_has_a_token_of_the_cluster() -> None:

@@ -36,6 +36,7 @@ KINDS: dict[str, type[Any]] = {
     "pods": client.V1Pod,
     "secrets": client.V1Secret,
     "configmaps": client.V1ConfigMap,
+    "jobs": client.V1Job,
     "services": client.V1Service,
     "serviceaccounts": client.V1ServiceAccount,
     "persistentvolumeclaims": client.V1PersistentVolumeClaim,

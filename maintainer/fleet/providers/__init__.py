@@ -7,8 +7,9 @@ entry point group `astraflow.providers`:
     class MyCloud:  # a maintainer.fleet.providers.base.Provider
         def __init__(self, options: MyCloudOptions, *, clock: Clock, directory: Path) -> None: ...
 
-`directory` is the provider's own, for what must survive a restart. A heavy SDK is imported by the function that makes
-its client, and the extra that brings it is named in the error where it is missing.
+`directory` is the provider's own, for what must survive a restart. A package that is missing is an error when the fleet
+service reads its configuration: a module imports what it needs at its top, or calls `require_package` there for an SDK
+that takes long to import.
 """
 
 from astraflow.runtime.plugins import Registry
@@ -24,5 +25,6 @@ providers: Registry[Provider] = Registry(
         "slurm": "maintainer.fleet.providers.slurm",
         "static_ssh": "maintainer.fleet.providers.static_ssh",
     },
-    advice="the extra of that provider brings it, as in pip install 'astraflow[aws]'",
+    advice="install the extra of the provider: 'astraflow[aws]' for ec2, 'astraflow[k8s]' for kubernetes, "
+    "'astraflow[skypilot]' or 'astraflow[ssh]' for static_ssh; in an image name it in EXTRAS of deploy/node/Dockerfile",
 )

@@ -10,9 +10,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from astraflow.contract.errors import AstraFlowError
+
+
+def require_package(name: str) -> None:
+    """Checks that a package is installed which a provider imports only when it calls the provider's service.
+
+    A provider's module calls this at its import, so that the fleet service says at its start what is missing.
+    Raises: ModuleNotFoundError, which the registry turns into InvalidInput with the extra to install.
+    """
+    if find_spec(name) is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 class ProviderError(AstraFlowError):

@@ -27,6 +27,7 @@ from maintainer.fleet.providers.base import (
     State,
     Unknown,
     fingerprint,
+    require_package,
 )
 from maintainer.fleet.providers.choices import pool_options
 from maintainer.fleet.providers.kubernetes_api import AlreadyExists, KubernetesApi, NotFound
@@ -43,6 +44,8 @@ from maintainer.fleet.providers.kubernetes_manifest import (
     secret_manifest,
 )
 from maintainer.fleet.providers.kubernetes_pod import finished_at, is_finished, order_of, read_pod, want_of_place
+
+require_package("kubernetes")  # importing the client takes a second
 
 LAUNCHES_AT_ONCE = 8
 

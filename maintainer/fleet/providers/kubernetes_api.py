@@ -134,13 +134,9 @@ class KubernetesApi:
 
 
 def connect(options: KubernetesOptions) -> Any:
-    """The client of the cluster that the options name. Raises: Invalid without the package, Auth without a way in."""
-    try:
-        from kubernetes import client, config
-    except ModuleNotFoundError as problem:
-        raise Invalid(
-            f"the provider kubernetes needs the package {problem.name!r}: pip install 'astraflow[k8s]'"
-        ) from None
+    """Returns the client of the cluster that the options name. Raises: Auth when it gives no credentials."""
+    from kubernetes import client, config
+
     settings = client.Configuration()
     try:
         if not options.kubeconfig and not options.context and "KUBERNETES_SERVICE_HOST" in os.environ:

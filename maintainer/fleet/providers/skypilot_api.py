@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from maintainer.fleet.providers.base import Auth, Capacity, Invalid, ProviderError, Quota, Retry, Unknown
 
 API_VERSION = "62"
@@ -113,7 +115,7 @@ class SkyPilotApi:
         self._token = token
         self._user = user
         self._timeout_s = timeout_s
-        self._client: Any = None
+        self._client: httpx.AsyncClient | None = None
 
     async def launch(self, cluster: str, task: Mapping[str, Any], *, is_dry: bool = False) -> str:
         """Have a cluster made, and its command run; returns the request's id. JSON is YAML.
@@ -207,10 +209,11 @@ class SkyPilotApi:
     async def _send(
         self, method: str, path: str, *, seen: dict[str, str] | None = None, is_patient: bool = False, **arguments: Any
     ) -> tuple[int, Any]:
-        client, problems = self._connected()
         try:
-            answer = await client.request(method, path, timeout=None if is_patient else self._timeout_s, **arguments)
-        except problems as problem:
+            answer = await self._connected().request(
+                method, path, timeout=None if is_patient else self._timeout_s, **arguments
+            )
+        except httpx.HTTPError as problem:
             raise Retry(f"{method} {path}: {type(problem).__name__} on the way to {self._endpoint}") from None
         if seen is not None:
             seen.update({key.lower(): value for key, value in answer.headers.items()})
@@ -219,18 +222,12 @@ class SkyPilotApi:
         except ValueError:
             return answer.status_code, {}
 
-    def _connected(self) -> tuple[Any, type[Exception]]:
-        try:
-            import httpx
-        except ModuleNotFoundError:
-            raise Invalid(
-                "the provider skypilot needs the package 'httpx': pip install 'astraflow[skypilot]'"
-            ) from None
+    def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
             headers = {"X-SkyPilot-API-Version": API_VERSION}
             headers |= {"Authorization": f"Bearer {self._token}"} if self._token else {}
             self._client = httpx.AsyncClient(base_url=self._endpoint, headers=headers)
-        return self._client, httpx.HTTPError
+        return self._client
 
 
 def refusal(error: Mapping[str, Any]) -> ProviderError:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import yaml
+
 from maintainer.fleet.providers.base import Invalid, LaunchSpec, fingerprint, join_arguments
 from maintainer.fleet.providers.choices import check_region, chosen_type, pool_options, type_name
 from maintainer.fleet.providers.skypilot_config import ClusterOptions, ClusterType, SkyPilotOptions
@@ -86,10 +88,6 @@ def run_script(argv: Sequence[str], *, left_s: float) -> str:
 
 def order_of(task: str) -> Mapping[str, Any]:
     """What was asked for, from a task's YAML; empty for one that is not ours."""
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        raise Invalid("the provider skypilot needs the package 'yaml': pip install 'astraflow[skypilot]'") from None
     try:
         found = yaml.safe_load(task)
         order = json.loads(found["envs"][ORDER])

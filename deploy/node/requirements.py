@@ -1,0 +1,40 @@
+"""Prints the requirements of the image, one per line: `requirements.py FOLDER EXTRAS TORCH`.
+
+FOLDER has pyproject.toml. EXTRAS are names of extras, separated by commas. TORCH is the build of torch (see Dockerfile).
+Used by the Dockerfile with the standard library only.
+"""
+
+import sys
+import tomllib
+from pathlib import Path
+
+VARIANTS = {"cpu": "torch=={version}+cpu", "cuda": "torch==={version}", "any": "torch=={version}"}
+"""The requirement of each build. `===` takes the release of that very name: never a `+cpu` build."""
+
+
+def requirements(folder: Path, extras: str, torch: str) -> list[str]:
+    """Dependencies of the project and of its extras, with the chosen build of torch.
+
+    Raises: ValueError when an extra or a build is unknown.
+    """
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    names = [name for name in extras.split(",") if name]
+    if unknown := [name for name in names if name not in optional]:
+        raise ValueError(f"cannot install the extras {unknown}: unknown; use some of {', '.join(sorted(optional))}")
+    if torch not in VARIANTS:
+        raise ValueError(f"cannot install torch: unknown build {torch!r}; use one of {', '.join(VARIANTS)}")
+    wanted = [*project["dependencies"], *(line for name in names for line in optional[name])]
+    return [_chosen(line, VARIANTS[torch]) for line in wanted]
+
+
+def _chosen(requirement: str, variant: str) -> str:
+    name, _, version = requirement.partition("==")
+    return variant.format(version=version) if name == "torch" else requirement
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write("\n".join(requirements(Path(sys.argv[1]), sys.argv[2], sys.argv[3])) + "\n")
+    except ValueError as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,1 @@
+"""docker-compose.yml in a real Docker Engine: `make containers`. See docs/deploy.md."""

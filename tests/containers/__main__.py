@@ -1,0 +1,120 @@
+"""docker-compose.yml in a real Docker Engine, with kills, an engine restart and a power loss.
+
+    python -m tests.containers [--keep]
+
+Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
+`containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
+can be started; it is in build/containers.txt as well. File systems and image layers are kept in the folder
+ASTRAFLOW_CONTAINERS_CACHE (~/.cache/astraflow/containers by default) for the next run.
+"""
+
+import argparse
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.containers.checks import Checks
+from tests.containers.engine import SOURCE, CommandFailed, Engine
+from tests.containers.host import NotStarted, check_host
+from tests.containers.image import build_base, build_image, engine_root
+from tests.containers.stack import Broken, Stack
+
+VERDICT = SOURCE / "build" / "containers.txt"
+
+PASSED, FAILED, NOT_STARTED = 0, 1, 69
+
+CACHE = "ASTRAFLOW_CONTAINERS_CACHE"
+
+
+def main() -> int:
+    """Run the check; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
+    )
+    is_kept = parser.parse_args().keep
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
+    try:
+        code, line = judged(partial(_checked, state))
+    finally:
+        if is_kept:
+            _say(f"logs are in {state}")
+        else:
+            shutil.rmtree(state)
+    VERDICT.parent.mkdir(exist_ok=True)
+    VERDICT.write_text(f"{line}\n")
+    _say(line)
+    return code
+
+
+def judged(check: Callable[[], str]) -> tuple[int, str]:
+    """The exit code and the verdict's line. check: returns figures, or raises what does not hold."""
+    try:
+        code, name, said = PASSED, "passed", check()
+    except NotStarted as problem:
+        code, name, said = NOT_STARTED, "not started", str(problem)
+    except (Broken, CommandFailed, subprocess.SubprocessError) as problem:
+        code, name, said = FAILED, "failed", str(problem)
+    return code, f"containers: {name}: {' '.join(said.split())}"
+
+
+def _checked(state: Path) -> str:
+    began = time.monotonic()
+
+    def say(what: str) -> None:
+        _say(f"{time.monotonic() - began:7.1f} s  {what}")
+
+    check_host()
+    cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "astraflow" / "containers")
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the engine's folder is for one engine at a time
+        engine = Engine(root=engine_root(cache), state=state)
+        try:
+            engine.start()
+            say("the engine runs")
+            _cleared(engine)
+            base = build_base(engine)
+            size_bytes = build_image(engine, base)
+            say(f"the image is built: {size_bytes / 1e9:.2f} GB")
+            return _tried(engine, say)
+        finally:
+            engine.cut()
+
+
+def _tried(engine: Engine, say: Callable[[str], None]) -> str:
+    stack = Stack(engine=engine)
+    try:
+        return Checks(stack=stack, say=say).run()
+    except (Broken, CommandFailed):
+        for service in ("dataflow", "weights", "trainer", "node"):
+            say(f"the last lines of {service}:\n{stack.logs(service)}")
+        raise
+
+
+def _cleared(engine: Engine) -> None:
+    """Remove what a check that was interrupted left in the engine's folder."""
+    containers = engine.output("docker", "ps", "--all", "--quiet").split()
+    if containers:
+        engine.run("docker", "rm", "--force", "--volumes", *containers)
+    engine.run("docker", "volume", "prune", "--all", "--force")
+    engine.run("docker", "network", "prune", "--force")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""What docs/deploy.md promises of docker-compose.yml, as steps that end with a figure or raise `Broken`.
+
+Each step leaves the run learning. The ledger of every report that is read must balance, and no count may shrink.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.containers.stack import Broken, Container, Json, Stack, until
+
+MORE_STEPS = 5
+"""A run learns when its trainer has made so many more steps."""
+
+LONG_RUNNING = ("dataflow", "fleet", "trainer", "weights", "web")
+
+DRAIN = """
+import asyncio, os, sys
+from pathlib import Path
+from astraflow.client.connect import connect_control
+
+async def drain():
+    token = Path(os.environ["ASTRAFLOW_TOKEN_FILE"]).read_text().strip()
+    async with connect_control("dataflow:7001", token, authority=Path(os.environ["ASTRAFLOW_AUTHORITY"])) as control:
+        await control.drain_node(sys.argv[1], actor="check", reason="a check of the containers")
+
+asyncio.run(drain())
+"""
+"""Python, in dataflow's container: drain a node by order, as the page does."""
+
+
+@dataclass(kw_only=True)
+class Checks:
+    """The steps, and what they have seen. say: called with each figure."""
+
+    stack: Stack
+    say: Callable[[str], None]
+    steps: int = 0
+    issued: int = 0
+    reports: int = 0
+    kills: int = 0
+    figures: list[str] = field(default_factory=list)
+
+    def run(self) -> str:
+        """All steps in order. Returns the figures in one line. Raises: Broken, CommandFailed, NotStarted."""
+        for step in (
+            self.start,
+            self.share_memory,
+            self.hide_run_token,
+            self.add_maintainer,
+            self.kill_services,
+            self.drain_node,
+            self.restart_engine,
+            self.lose_power,
+            self.stop_and_start,
+            self.remove_all,
+        ):
+            began = time.monotonic()
+            figure = step()
+            self.say(f"{step.__name__}: {figure} ({time.monotonic() - began:.0f} s)")
+        faults = f"{self.kills} kills, an engine restart and a power loss"
+        return f"{self.steps} steps with {faults}; {self.reports} reports balanced, 0 steps lost"
+
+    def start(self) -> str:
+        """`up`: every service is healthy, every node joins, the trainer makes steps."""
+        seconds = self.stack.up()
+        self.until_learning(nodes=self.stack.nodes)
+        for service in ("keys", "prepare", "tokens"):
+            code = self.stack.only(service).exit_code
+            require(code == 0, f"{service} ended with code {code}")
+        return f"`up` took {seconds:.0f} s; {self.stack.nodes} nodes are ready, step {self.steps}"
+
+    def share_memory(self) -> str:
+        """Nodes of this host map versions: no byte of weights travels to them."""
+        links = [link for node in ready(self.read()) for link in node["links"]]
+        fetched = sum(link["full_bytes"] + link["delta_bytes"] for link in links)
+        mapped = sum(link["shared_bytes"] for link in links)
+        require(fetched == 0, f"nodes fetched {fetched} B of weights that they could map")
+        require(mapped > 0, "nodes have mapped no weights")
+        return f"nodes mapped {mapped / 1e6:.0f} MB of weights and fetched 0 B"
+
+    def hide_run_token(self) -> str:
+        """A node's container holds a token that admits nodes of its pool, not the run token."""
+        container = self.stack.containers("node")[0]
+        token = (self.stack.engine.state / "run-token").read_text().strip()
+        search = ["grep", "-rlsF", token, "/run", "/tmp", "/home", "/proc/1/environ", "/proc/self/environ"]  # noqa: S108
+        done = self.stack.engine.run("docker", "exec", container.id, *search, is_checked=False)
+        require(not done.stdout.strip(), f"the run token is in a node's container: {done.stdout}")
+        listed = self.stack.astraflow("dataflow", "token", "dataflow:7001", "--list", "--json")
+        require(token not in listed and '"compose"' in listed, f"no pool token is listed: {listed}")
+        return "no node holds the run token"
+
+    def add_maintainer(self) -> str:
+        """A later `up` with the maintainer leaves the nodes alone."""
+        before = {container.id for container in self.stack.containers("node")}
+        self.stack.maintainers = 1
+        self.stack.up()
+        after = {container.id for container in self.stack.containers("node")}
+        require(after == before, f"`up` changed the nodes: {len(before)} before, {len(after)} after")
+        until(lambda: self.stack.only("maintainer").state == "running", "the maintainer runs")
+        return f"{len(after)} nodes as before, beside the maintainer"
+
+    def kill_services(self) -> str:
+        """SIGKILL of a node, dataflow, the weight store and the trainer: each comes back, and the run goes on."""
+        took = []
+        for service in ("node", "dataflow", "weights", "trainer"):
+            container = self.stack.containers(service)[0]
+            self.stack.kill(container)
+            self.kills += 1
+            self.until_restarted(container)
+            took.append(f"{service} {self.until_learning(nodes=self.stack.nodes):.0f} s")
+        return f"learning again with {self.stack.nodes} nodes after " + ", ".join(took)
+
+    def drain_node(self) -> str:
+        """A node that is drained by order ends with code 0 and stays away."""
+        node = ready(self.read())[0]["id"]
+        self.stack.compose("exec", "-T", "dataflow", "python3", "-c", DRAIN, node)
+        until(lambda: len(self.down("node")) == 1, f"the node {node} has ended")
+        (container,) = self.down("node")
+        require(container.exit_code == 0, f"the drained node ended with code {container.exit_code}")
+        self.until_learning(nodes=self.stack.nodes - 1)
+        require([one.id for one in self.down("node")] == [container.id], "the drained node came back")
+        return "a drained node ended with code 0 and stayed away"
+
+    def restart_engine(self) -> str:
+        """The engine stops in good order and starts: everything that ran comes back, the drained node does not."""
+        drained = {container.id for container in self.down("node")}
+        stopping_s = self.stack.engine.stop_daemon()
+        self.stack.engine.start_daemon()
+        seconds = self.until_learning(nodes=self.stack.nodes - 1)
+        self.require_running()
+        require({one.id for one in self.down("node")} == drained, "not exactly the drained node stayed away")
+        return f"the engine stopped in {stopping_s:.0f} s; learning again {seconds:.0f} s after its start"
+
+    def lose_power(self) -> str:
+        """Every process ends at once, the engine's too; the next start of the engine brings the run back."""
+        self.stack.engine.cut()
+        self.stack.engine.start()
+        seconds = self.until_learning(nodes=self.stack.nodes - 1)
+        self.require_running()
+        return f"learning again after {seconds:.0f} s"
+
+    def stop_and_start(self) -> str:
+        """`stop` ends every service within its grace period; `down` and `up` resume the run with all nodes."""
+        began = time.monotonic()
+        self.stack.compose("stop")
+        stopping_s = time.monotonic() - began
+        codes = {container.service: container.exit_code for container in self.stack.containers()}
+        killed = [service for service, code in codes.items() if code not in (0, 143)]
+        require(not killed, f"these did not end in time: {killed}, of {codes}")
+        self.stack.compose("down")
+        self.stack.up()
+        seconds = self.until_learning(nodes=self.stack.nodes)
+        return f"`stop` took {stopping_s:.0f} s; learning again {seconds:.0f} s after `down` and `up`"
+
+    def remove_all(self) -> str:
+        """A plain `down` leaves no container behind, the maintainer's neither."""
+        self.stack.maintainers = 0
+        self.stack.compose("down", "--volumes")
+        left = self.stack.engine.output("docker", "ps", "--all", "--quiet").split()
+        require(not left, f"`down` left {len(left)} containers")
+        return "`down` left no container"
+
+    def until_learning(self, *, nodes: int) -> float:
+        """Wait until that many nodes are ready and the trainer has made more steps. Returns seconds. Raises: Broken."""
+        goal = self.steps + MORE_STEPS
+
+        def holds() -> bool:
+            report = self.read()
+            return self.steps >= goal and len(ready(report)) >= nodes
+
+        return until(holds, f"step {goal} with {nodes} nodes")
+
+    def until_restarted(self, container: Container) -> None:
+        """Wait until the engine has started a container again. Raises: Broken."""
+        until(lambda: self.stack.restarts(container) > 0, f"{container.service} is started again")
+
+    def down(self, service: str) -> list[Container]:
+        """Containers of a service that do not run."""
+        return [container for container in self.stack.containers(service) if container.state != "running"]
+
+    def require_running(self) -> None:
+        """Raises: Broken when a service does not run."""
+        missing = [service for service in (*LONG_RUNNING, "maintainer") if self.down(service)]
+        require(not missing, f"these do not run: {missing}")
+
+    def read(self) -> Json:
+        """The run's report, whose ledger must balance. Raises: Broken."""
+        report = self.stack.report()
+        steps, issued = balanced(report)
+        require(steps >= self.steps, f"{self.steps} steps were acknowledged, {steps} are reported")
+        require(issued >= self.issued, f"{self.issued} groups were issued, {issued} are reported")
+        self.steps, self.issued = steps, issued
+        self.reports += 1
+        return report
+
+
+def balanced(report: Json) -> tuple[int, int]:
+    """Trainer steps and issued groups of a report whose counts add up. Raises: Broken."""
+    for flow in report["flows"]:
+        places = flow["open"] + flow["admitted"] + sum(flow["dropped"].values())
+        require(flow["issued"] == places, f"the groups of the flow {flow['id']!r} do not add up: {flow}")
+    for stream in report["streams"]:
+        places = stream["buffered"] + stream["in_batch"] + stream["trained"] + sum(stream["dropped"].values())
+        require(stream["admitted"] == places, f"the groups of {stream['policy']!r} do not add up: {stream}")
+        trained = stream["steps"] * stream["batch_groups"]
+        require(stream["trained"] == trained, f"{stream['trained']} groups in {stream['steps']} steps: {stream}")
+    return sum(one["steps"] for one in report["streams"]), sum(one["issued"] for one in report["flows"])
+
+
+def ready(report: Json) -> list[Json]:
+    """The nodes that are ready."""
+    return [node for node in report["nodes"] if node["state"] == "ready"]
+
+
+def require(holds: bool, message: str) -> None:
+    """Raises: Broken unless it holds."""
+    if not holds:
+        raise Broken(message)

@@ -1,0 +1,164 @@
+"""A Docker Engine in namespaces of its own: its processes, mounts, network and control groups end with it.
+
+start ──► running ──restart (the engine alone, as an upgrade does)──► running
+             └────────── cut (every process at once, as a power loss does) ──► start ...
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tests.containers.host import NAMESPACES, ControlGroups, NotStarted, control_groups
+
+SOURCE = Path(__file__).parents[2]
+"""The repository."""
+
+PREPARE = Path(__file__).parent / "engine.sh"
+
+START_S = 60.0
+STOP_S = 180.0
+"""An engine that stops waits for its containers first."""
+
+_ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup")
+
+_JOIN = 'for group; do [ "$group" != -- ] || break; echo $$ >"$group/cgroup.procs"; shift; done; shift; exec "$@"'
+"""Shell: join the control groups before `--`, then become the command after it."""
+
+
+@dataclass(kw_only=True)
+class Engine:
+    """One engine. Everything that it started ends with `cut`, or with this process."""
+
+    root: Path
+    """Folder with the engine's file system; images and volumes stay in it."""
+
+    state: Path
+    """Folder that engine and this process share; it is /state beside the engine."""
+
+    _parts: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _groups: list[Path] = field(default_factory=list)
+    _first: int = 0
+    _daemon: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Prepare the namespaces, connect them, and start the engine. Raises: NotStarted."""
+        (self.state / "prepared").unlink(missing_ok=True)
+        groups = control_groups(Path("/proc/self/mountinfo").read_text())
+        self._groups = [_made_group(folder) for folder in groups.folders]
+        unshared = self._started("namespaces", self._unshare(groups))
+        self._wait(lambda: (self.state / "prepared").exists(), unshared, "namespaces")
+        self._first = _only_child(unshared.pid)
+        network = ["slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", str(self._first), "tap0"]
+        slirp = self._started("network", network)
+        self._wait(lambda: "default" in self.output("ip", "route"), slirp, "network")
+        self.start_daemon()
+
+    def start_daemon(self) -> None:
+        """Start the engine in the namespaces, and wait until it answers. Raises: NotStarted."""
+        self._daemon = self._started("daemon", [*self._beside(), "dockerd"])
+        self._wait(lambda: self.run("docker", "version", is_checked=False).returncode == 0, self._daemon, "daemon")
+
+    def stop_daemon(self) -> float:
+        """Stop the engine in good order, as its service manager does; its containers stop with it. Returns seconds."""
+        assert self._daemon is not None
+        began = time.monotonic()
+        self.run("sh", "-c", 'kill -TERM "$(cat /run/docker.pid)"')
+        self._daemon.wait(STOP_S)
+        return time.monotonic() - began
+
+    def cut(self) -> None:
+        """End every process of the engine and its containers at once; without effect where none runs."""
+        for part in reversed(self._parts):
+            part.kill()
+            part.wait()
+        self._parts.clear()
+        for group in self._groups:
+            _removed_group(group)
+        self._groups.clear()
+
+    def run(
+        self,
+        *command: str,
+        is_checked: bool = True,
+        environment: Mapping[str, str] | None = None,
+        limit_s: float = 600.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command beside the engine, in the repository. Raises: CommandFailed when it fails and is checked."""
+        done = subprocess.run(
+            [*self._beside(), "env", *(f"{name}={value}" for name, value in (environment or {}).items()), *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+            stdin=subprocess.DEVNULL,
+        )
+        if is_checked and done.returncode:
+            raise CommandFailed(command, done)
+        return done
+
+    def output(self, *command: str) -> str:
+        """What a command prints. Raises: CommandFailed."""
+        return self.run(*command).stdout
+
+    def feed(self, command: Sequence[str], source: IO[bytes]) -> None:
+        """Run a command beside the engine whose standard input is `source`. Raises: CalledProcessError."""
+        subprocess.run([*self._beside(), *command], stdin=source, check=True, stdout=subprocess.DEVNULL, timeout=600)
+
+    def _beside(self) -> list[str]:
+        return ["nsenter", "--target", str(self._first), *_ENTER, "--root", "--wdns=/src", "--"]
+
+    def _unshare(self, groups: ControlGroups) -> list[str]:
+        joining = ["sh", "-c", _JOIN, "sh", *map(str, self._groups), "--"]
+        unshare = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--propagation=private"]
+        prepare = [str(PREPARE), str(self.root), str(SOURCE), str(self.state), *groups.controllers]
+        return [*joining, "setpriv", "--pdeathsig=KILL", *unshare, *prepare]
+
+    def _started(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with (self.state / f"{name}.log").open("wb") as log:
+            part = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self._parts.append(part)
+        return part
+
+    def _wait(self, holds: Callable[[], bool], part: subprocess.Popen[bytes], name: str) -> None:
+        deadline = time.monotonic() + START_S
+        while not holds():
+            if part.poll() is not None or time.monotonic() > deadline:
+                said = " ".join((self.state / f"{name}.log").read_text(errors="replace").split())
+                raise NotStarted(f"the engine's {name} did not start: {said[-500:]}; see docs/deploy.md")
+            time.sleep(0.1)
+
+
+class CommandFailed(Exception):
+    """A command beside the engine failed."""
+
+    def __init__(self, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
+        said = " ".join(f"{done.stdout[-1500:]} {done.stderr[-1500:]}".split())
+        super().__init__(f"`{' '.join(command)}` ended with status {done.returncode}: {said}")
+
+
+def _made_group(folder: Path) -> Path:
+    group = folder / f"astraflow-containers-{os.getpid()}"
+    group.mkdir()
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if (folder / name).exists() and not (folder / "cgroup.controllers").exists():
+            (group / name).write_text((folder / name).read_text())  # version 1: a group without them takes no process
+    return group
+
+
+def _removed_group(group: Path) -> None:
+    for folder, _, _ in os.walk(group, topdown=False):
+        for _ in range(50):  # a process that was just killed may be in it for a moment
+            with suppress(OSError):
+                Path(folder).rmdir()
+                break
+            time.sleep(0.1)
+
+
+def _only_child(pid: int) -> int:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)

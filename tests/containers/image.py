@@ -1,0 +1,127 @@
+"""The engine's file system, the base image and the image of AstraFlow, each made once and kept in the cache.
+
+There is no registry: both file systems come from the Debian mirror that apt uses on this host, and the build configures
+pip as this host does.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from configparser import RawConfigParser
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.containers.engine import Engine
+from tests.containers.host import NotStarted, debian_mirror
+
+ENGINE_SUITE = "trixie"
+ENGINE_PACKAGES = "ca-certificates,docker.io,docker-cli,docker-compose,iproute2,iptables,tini"
+"""Debian 13 has Docker Engine 26 and Compose 2.26; docker-compose.yml needs 25 and 2.24."""
+
+BASE_SUITE = "bookworm"
+BASE_PACKAGES = "ca-certificates,python3-venv"
+"""Debian 12 has Python 3.11; it stands for `python:3.11-slim`."""
+
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+"""Authorities that this host trusts; the build trusts the same ones."""
+
+IMAGE = "astraflow:containers"
+BUILD_S = 1800.0
+KEPT_LAYERS = "8gb"
+
+_REMOTE = ("http://", "https://")
+
+
+def engine_root(cache: Path) -> Path:
+    """The folder with the engine's file system, made when it is not there. Raises: NotStarted."""
+    named = hashlib.sha256(f"{ENGINE_SUITE} {ENGINE_PACKAGES}".encode()).hexdigest()[:12]
+    root = cache / f"engine-{named}"
+    if not root.is_dir():
+        draft = cache / f"{root.name}.draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        done = subprocess.run(
+            _bootstrap(ENGINE_PACKAGES, ENGINE_SUITE, str(draft)), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            said = " ".join(done.stderr.split())[-500:]
+            raise NotStarted(f"mmdebstrap did not make the engine's file system ({said}); check apt's Debian mirror")
+        draft.rename(root)
+    return root
+
+
+def build_base(engine: Engine) -> str:
+    """The name of the base image, imported into the engine when it is not there. Raises: NotStarted."""
+    trusted = hashlib.sha256(CERTIFICATES.read_bytes()).hexdigest()[:12]
+    name = f"astraflow-base:{BASE_SUITE}-{trusted}"
+    if engine.run("docker", "image", "inspect", name, is_checked=False).returncode:
+        upload = f"--customize-hook=upload {CERTIFICATES} {CERTIFICATES}"
+        making = _bootstrap(BASE_PACKAGES, BASE_SUITE, "-", upload)
+        with subprocess.Popen(making, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as base:
+            assert base.stdout is not None
+            engine.feed(["docker", "import", "-", name], base.stdout)
+        if base.returncode:
+            raise NotStarted("mmdebstrap did not make the base image; check apt's Debian mirror")
+    return name
+
+
+def build_image(engine: Engine, base: str) -> int:
+    """Build the image with Compose, as docs/deploy.md says. Returns its size in bytes. Raises: CommandFailed."""
+    (engine.state / "pip.conf").write_text(pip_configuration(_configured()))
+    wheels = engine.state / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    wheels.mkdir()
+    for wheel in local_wheels(_configured()):
+        shutil.copy(wheel, wheels)
+    also = engine.state / "build.yml"
+    also.write_text("services: { keys: { build: { additional_contexts: { wheels: /state/wheels } } } }\n")
+    environment = {
+        "ASTRAFLOW_BASE": base,
+        "ASTRAFLOW_IMAGE": IMAGE,
+        "ASTRAFLOW_PIP_CONF": "/state/pip.conf",
+        "ASTRAFLOW_TORCH": "cpu" if version("torch").endswith("+cpu") else "cuda",
+        "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
+        "COMPOSE_FILE": "docker-compose.yml:/state/build.yml",
+    }
+    engine.run("docker", "compose", "build", environment=environment, limit_s=BUILD_S)
+    engine.run("docker", "image", "prune", "--force")
+    engine.run("docker", "builder", "prune", "--force", "--keep-storage", KEPT_LAYERS)
+    return int(engine.output("docker", "image", "inspect", "--format", "{{.Size}}", IMAGE))
+
+
+def pip_configuration(settings: Iterable[tuple[str, str]]) -> str:
+    """pip.conf for the build from the settings of this host; folders of this host are left out."""
+    kept = {name: " ".join(word for word in value.split() if word.startswith(_REMOTE)) for name, value in settings}
+    lines = [f"{name} = {kept[name]}" for name in ("index-url", "extra-index-url", "find-links") if kept.get(name)]
+    hosts = [f"trusted-host = {value}" for name, value in settings if name == "trusted-host"]
+    return "\n".join(["[global]", f"cert = {CERTIFICATES}", "timeout = 180", *lines, *hosts]) + "\n"
+
+
+def local_wheels(settings: Iterable[tuple[str, str]]) -> list[Path]:
+    """Wheels of torch in folders of this host that pip is told to look into."""
+    words = [word for name, value in settings if name == "find-links" for word in value.split()]
+    folders = [Path(word.removeprefix("file://")) for word in words if not word.startswith(_REMOTE)]
+    return sorted({wheel.resolve() for folder in folders for wheel in folder.glob("torch-*.whl")})
+
+
+def _configured() -> list[tuple[str, str]]:
+    listing = [sys.executable, "-m", "pip", "config", "debug"]
+    told = subprocess.run(listing, capture_output=True, text=True, check=True, timeout=60).stdout
+    files = [line.strip().removesuffix(", exists: True") for line in told.splitlines() if line.endswith("exists: True")]
+    parser = RawConfigParser()
+    parser.read(files)
+    found = list(parser.items("global")) if parser.has_section("global") else []
+    prefix = "PIP_"
+    given = [
+        (name.removeprefix(prefix).lower().replace("_", "-"), value)
+        for name, value in os.environ.items()
+        if name.startswith(prefix)
+    ]
+    return [*found, *given]
+
+
+def _bootstrap(packages: str, suite: str, target: str, *options: str) -> list[str]:
+    chosen = ["--quiet", "--variant=minbase", f"--include={packages}", *options]
+    return ["mmdebstrap", *chosen, suite, target, debian_mirror()]

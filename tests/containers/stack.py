@@ -1,0 +1,125 @@
+"""The services of docker-compose.yml in the engine: Compose's commands, and what the run reports."""
+
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.containers.engine import CommandFailed, Engine
+from tests.containers.image import IMAGE
+
+PATIENCE_S = 240.0
+"""How long an expected state is waited for; the machine may be slow, and busy with other work."""
+
+RECIPE = Path(__file__).parent / "recipe.toml"
+MOUNTED = "/etc/astraflow/recipe.toml"
+USING_RECIPE = ("prepare", "weights", "dataflow", "trainer", "web")
+
+Json = dict[str, Any]
+
+
+class Broken(AssertionError):
+    """The containers do not do what docs/deploy.md promises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """One container of the project."""
+
+    id: str
+    service: str
+    state: str
+    exit_code: int
+
+
+@dataclass(kw_only=True)
+class Stack:
+    """One Compose project. `nodes` and `maintainers` are the variables of its `.env`."""
+
+    engine: Engine
+    nodes: int = 3
+    maintainers: int = 0
+
+    def __post_init__(self) -> None:
+        token = self.engine.state / "run-token"
+        token.write_text(f"{secrets.token_hex(32)}\n")
+        token.chmod(0o644)  # the containers' user reads it; the folder above is root's alone
+        shutil.copy(RECIPE, self.engine.state / "recipe.toml")
+        mounted = {service: {"volumes": [f"/state/recipe.toml:{MOUNTED}:ro"]} for service in USING_RECIPE}
+        (self.engine.state / "recipe.yml").write_text(json.dumps({"services": mounted}))
+
+    def compose(self, *words: str) -> str:
+        """Output of `docker compose WORDS`. Raises: CommandFailed."""
+        environment = {
+            "ASTRAFLOW_IMAGE": IMAGE,
+            "ASTRAFLOW_MAINTAINER": str(self.maintainers),
+            "ASTRAFLOW_NODES": str(self.nodes),
+            "ASTRAFLOW_RECIPE": MOUNTED,
+            "ASTRAFLOW_TOKEN_FILE": "/state/run-token",
+            "COMPOSE_FILE": "docker-compose.yml:/state/recipe.yml",
+            "COMPOSE_PROJECT_NAME": "check",
+        }
+        return self.engine.run("docker", "compose", *words, environment=environment).stdout
+
+    def up(self) -> float:
+        """Start what is not started. Returns seconds."""
+        began = time.monotonic()
+        self.compose("up", "--detach", "--no-build", "--quiet-pull")
+        return time.monotonic() - began
+
+    def astraflow(self, service: str, *words: str) -> str:
+        """Output of a command of `astraflow` in the container of a service. Raises: CommandFailed."""
+        return self.compose("exec", "-T", service, "astraflow", *words)
+
+    def report(self) -> Json:
+        """The run's report. Raises: CommandFailed while dataflow does not answer."""
+        told: Json = json.loads(self.astraflow("dataflow", "report", "dataflow:7001", "--once", "--json"))
+        return told
+
+    def containers(self, service: str = "") -> list[Container]:
+        """All containers of the project or of one service, running or not."""
+        listed = self.compose("ps", "--all", "--format", "json", *([service] if service else []))
+        read = [json.loads(line) for line in listed.splitlines() if line]
+        return [
+            Container(id=one["ID"], service=one["Service"], state=one["State"], exit_code=int(one["ExitCode"]))
+            for one in read
+        ]
+
+    def only(self, service: str) -> Container:
+        """The container of a service that has one. Raises: Broken."""
+        found = self.containers(service)
+        if len(found) != 1:
+            raise Broken(f"{service} has {len(found)} containers, expected 1")
+        return found[0]
+
+    def kill(self, container: Container) -> None:
+        """SIGKILL to the processes of a container, past the engine, which sees an unexpected end."""
+        inspect = ["docker", "inspect", "--format", "{{.State.Pid}}", container.id]
+        self.engine.run("sh", "-c", f"kill -KILL {int(self.engine.output(*inspect))}")
+
+    def restarts(self, container: Container) -> int:
+        """How many times the engine has started the container again."""
+        inspect = ["docker", "inspect", "--format", "{{.RestartCount}}", container.id]
+        return int(self.engine.output(*inspect))
+
+    def logs(self, service: str, lines: int = 8) -> str:
+        """The last lines that a service printed."""
+        return self.compose("logs", "--no-color", "--no-log-prefix", f"--tail={lines}", service)
+
+
+def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S) -> float:
+    """Wait until `holds`; an error of a command counts as not yet. Returns seconds. Raises: Broken."""
+    began, problem = time.monotonic(), ""
+    while True:
+        try:
+            if holds():
+                return time.monotonic() - began
+        except CommandFailed as failed:
+            problem = f" ({failed})"
+        if time.monotonic() - began > patience_s:
+            raise Broken(f"not within {patience_s:.0f} s: {what}{problem}")
+        time.sleep(0.5)

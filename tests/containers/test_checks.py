@@ -1,0 +1,49 @@
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.containers.__main__ import FAILED, NOT_STARTED, PASSED, judged
+from tests.containers.checks import balanced
+from tests.containers.host import NotStarted
+from tests.containers.stack import Broken
+
+FLOW = {"id": "train", "issued": 10, "open": 3, "admitted": 6, "dropped": {"failed": 1}}
+STREAM = {
+    "policy": "solver",
+    "admitted": 6,
+    "buffered": 1,
+    "in_batch": 2,
+    "trained": 2,
+    "dropped": {"stale": 1},
+    "steps": 1,
+    "batch_groups": 2,
+}
+REPORT: dict[str, Any] = {"flows": [FLOW], "streams": [STREAM]}
+
+
+def test_a_report_whose_counts_add_up_tells_steps_and_issued_groups() -> None:
+    assert balanced(REPORT) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("table", "field"), [("flows", "issued"), ("flows", "open"), ("streams", "buffered"), ("streams", "steps")]
+)
+def test_a_report_that_has_one_group_more_is_broken(table: str, field: str) -> None:
+    report = deepcopy(REPORT)
+    report[table][0][field] += 1
+    with pytest.raises(Broken):
+        balanced(report)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "name"),
+    [(None, PASSED, "passed"), (Broken("why"), FAILED, "failed"), (NotStarted("why"), NOT_STARTED, "not started")],
+)
+def test_the_verdict_is_one_line_and_an_exit_code(problem: Exception | None, code: int, name: str) -> None:
+    def check() -> str:
+        if problem is not None:
+            raise problem
+        return "why"
+
+    assert judged(check) == (code, f"containers: {name}: why")

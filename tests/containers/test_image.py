@@ -1,0 +1,27 @@
+from configparser import ConfigParser
+from pathlib import Path
+
+from tests.containers.image import local_wheels, pip_configuration
+
+SETTINGS = [
+    ("index-url", "https://index.example/simple"),
+    ("extra-index-url", "file:///opt/index https://more.example/simple"),
+    ("trusted-host", "index.example"),
+]
+
+
+def test_the_build_asks_the_indexes_of_this_host_and_no_folder_of_it() -> None:
+    parser = ConfigParser()
+    parser.read_string(pip_configuration([*SETTINGS, ("find-links", "/opt/wheels")]))
+    told = dict(parser["global"])
+    assert told["index-url"] == "https://index.example/simple"
+    assert told["extra-index-url"] == "https://more.example/simple"
+    assert told["trusted-host"] == "index.example"
+    assert "find-links" not in told
+
+
+def test_only_wheels_of_torch_are_taken_from_folders_of_this_host(tmp_path: Path) -> None:
+    for name in ("torch-1+cpu-cp311.whl", "numpy-1-cp311.whl"):
+        (tmp_path / name).touch()
+    found = local_wheels([*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")])
+    assert found == [tmp_path / "torch-1+cpu-cp311.whl"]
