@@ -228,7 +228,7 @@ async def following(
         )
         frames = FrameMaker(
             state,
-            render_regions=_regions(pages, fleet_state),
+            render_regions=_regions(pages, fleet_state, lambda: state.troubles),
             build=pages.build,
             more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
         )
@@ -273,7 +273,9 @@ async def connected_fleet(settings: Settings) -> AsyncIterator[FleetPlaneClient 
         yield fleet
 
 
-def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
+def _regions(
+    pages: Pages, fleet_state: FleetState, troubles: Callable[[], tuple[str, ...]]
+) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
     """Parts of pages that are replaced whole; of pools, whose texts are cells, now and then only."""
     pools = ""
 
@@ -286,7 +288,7 @@ def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping
             "pools": pools,
             "kill": pages.fragment("_kill.html", top=top_bar(report, fleet_state)),
             "events": pages.fragment("overview/_events.html", events=latest_events(report)),
-            "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+            "troubles": pages.fragment("_troubles.html", troubles=troubles()),
         }
 
     return render

@@ -9,7 +9,7 @@ from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fonts import FONT_SETS, FontSet, families_of
 from tests.web.walk import House, house
 
-pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(900)]
 
 WIDTH = 360
 
@@ -50,6 +50,7 @@ async def _problems(walked: House, pages: list[str], fonts: FontSet, directory: 
         logged_in_page(chromium, walked.web.login_url, viewport={"width": WIDTH, "height": 740}) as (page, _, context),
     ):
         cookies = [{"name": n, "value": v, "url": address} for n, v in walked.admin.cookies.items()]
+        page.set_default_timeout(120_000)  # a busy machine is no failure
         await context.add_cookies(cookies)  # type: ignore[arg-type] # as it takes them
         for path in pages:
             await page.goto(address + path)
