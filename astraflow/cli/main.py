@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from astraflow.cli.audit_group import audit
+from astraflow.cli.audit_group import audit, login_link
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
 from astraflow.cli.health import health
@@ -32,6 +32,7 @@ app.command()(run)
 app.command()(join)
 app.command()(token)
 app.command()(keys)
+app.command()(login_link)
 app.command()(report)
 app.command()(view)
 app.command()(evaluate)

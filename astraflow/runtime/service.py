@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import stat
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -25,6 +27,9 @@ log = get_logger()
 FOLLOW_PARENT = "ASTRAFLOW_FOLLOW_PARENT"
 """Environment variable: when `1`, standard input is a pipe held by the parent, and its end means stop."""
 
+PRIVATE_UMASK = 0o077
+"""Files and folders of a service are for its user alone; one that others may read gets its mode explicitly."""
+
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
 """What was given is wrong: starting the process again will not help before somebody changes it."""
@@ -37,15 +42,37 @@ def exit_code(problem: AstraFlowError) -> int:
     return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
 
 
+def be_private() -> None:
+    """Makes all files that this process and its children create readable by their owner only."""
+    os.umask(PRIVATE_UMASK)
+
+
+def private_folder(directory: Path) -> Path:
+    """Makes the folder of a service's state, mode 0700, and takes others' rights on what an earlier release left in it.
+
+    Only the folder and the files directly in it are changed, and only those of this user: what is deeper cannot be
+    reached by others. Raises: OSError.
+    """
+    be_private()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (directory, *directory.iterdir()):
+        status = path.lstat()
+        is_own = status.st_uid == os.geteuid() and (path is directory or stat.S_ISREG(status.st_mode))
+        if is_own and status.st_mode & PRIVATE_UMASK:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~PRIVATE_UMASK)
+    return directory
+
+
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
+    What it creates is readable by its owner only. has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
 
     An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
     traceback: its message is written for the person who reads it.
     """
     code = 0
+    be_private()
     if has_large_messages:
         prepare_for_large_messages()
     else:

@@ -118,7 +118,14 @@ def test_rows_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> Non
     fill(archive, reports=tuple(world.report(second) for second in range(1, 31)))
     truncated, bomb = packed(world.report(11))[:-40], ZstdCompressor().compress(b"\0" * 2**30)
     assert len(bomb) < 2**16
-    rows = {10: truncated, 12: bomb, 14: b"no frame", 16: ZstdCompressor().compress(b"\xff\xff\xff"), 18: "text", 20: b""}
+    rows = {
+        10: truncated,
+        12: bomb,
+        14: b"no frame",
+        16: ZstdCompressor().compress(b"\xff\xff\xff"),
+        18: "text",
+        20: b"",
+    }
     for sequence, body in rows.items():
         archive.put("update seconds set body = ? where sequence = ?", body, sequence)
     archive.close()
