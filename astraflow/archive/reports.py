@@ -78,7 +78,7 @@ def inflated(body: bytes) -> bytes:
         bound_bytes = min(MAX_REPORT_BYTES, EXPANSION_FREE_BYTES + MAX_EXPANSION * len(body))
         if not 0 <= size_bytes <= bound_bytes:
             raise CorruptData(
-                f"cannot read a recorded report: its {len(body)} bytes declare {size_bytes} bytes, more than {bound_bytes}"
+                f"cannot read a recorded report: {len(body)} bytes declare {size_bytes} bytes, more than {bound_bytes}"
             )
         return zstandard.ZstdDecompressor().decompress(body)
     except (TypeError, zstandard.ZstdError) as problem:

@@ -19,8 +19,8 @@ from astraflow.cli.fleet import fleet_values, pools_elsewhere
 from astraflow.cli.maintaining import maintainer_values
 from astraflow.cli.places import Places, chosen_places
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
-from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.cli.reopening import LINK
+from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.cli.screen import Screen, summary_table
 from astraflow.cli.supervisor import Happening, RoleFailed, Supervisor
 from astraflow.cli.tally import Summary, Tally

@@ -66,7 +66,8 @@ def private_folder(directory: Path) -> Path:
 def run_process(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, has_large_messages: bool = True) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    What it creates is readable by its owner only. has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
+    What it creates is readable by its owner only. has_large_messages: it takes in tensors or many rollouts, and keeps
+    memory for the next ones; else it keeps little.
 
     An `AstraFlowError` ends the process with its message on standard error and the code of `exit_code`, without a
     traceback: its message is written for the person who reads it.

@@ -105,7 +105,9 @@ async def test_what_it_keeps_is_its_users_alone_also_what_an_earlier_release_lef
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(folder)) as process:
         await ready(process, folder)
-        while not (folder / "web.sqlite-wal").exists():
+        for _ in range(1000):
+            if (folder / "web.sqlite-wal").exists():
+                break
             await asyncio.sleep(0.02)
         modes = modes_of(folder)
 

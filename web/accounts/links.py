@@ -44,7 +44,7 @@ async def new_link(directory: Path, database: Database) -> str:
         address = address_of((directory / LINK).read_text())
     except OSError as problem:
         raise InvalidInput(
-            f"cannot make a login link: {directory / LINK}: {problem.strerror}; name the --directory of a page that runs"
+            f"cannot make a login link: {directory / LINK}: {problem.strerror}; name the folder of a page that runs"
         ) from None
     clock = SystemClock()
     trail = Trail(database, clock=clock)

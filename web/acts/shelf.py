@@ -40,7 +40,7 @@ class Shelf:
         self.plans: Remembered[tuple[str, PlanId], Plan] = Remembered()
         """Run and plan -> the plan."""
         self.specs: Remembered[tuple[str, str, int], PoolSpec] = Remembered()
-        """Run, pool and version -> a pool's spec before the change that made this version of it: what undoing goes back to."""
+        """Run, pool and version -> the spec before the change that made this version: what undoing goes back to."""
         self.answers: Remembered[tuple[str, str], tuple[str, str]] = Remembered()
         """Run and idempotency key -> what was asked, and the answer."""
         self.launches: Remembered[str, tuple[list[str], str]] = Remembered()

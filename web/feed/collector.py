@@ -111,7 +111,7 @@ class Collector:
                 await self._take(self._checker.checked(report))
             except (Unavailable, DeadlineExceeded, RateLimited):
                 raise  # the connection failed, not the report
-            except Exception as problem:  # noqa: BLE001 (a report's content never ends the process)
+            except Exception as problem:  # a report's content never ends the process
                 self._skip(report, problem)
 
     def _skip(self, report: Report, problem: Exception) -> None:
@@ -147,7 +147,7 @@ class Collector:
             checked = self._checker.checked(old)
             point = self._state.fill(checked)
             self._keeper.add(checked, point)
-        except Exception as problem:  # noqa: BLE001 (a recorded report's content never ends the process)
+        except Exception as problem:  # a recorded report's content never ends the process
             self._skip(old, problem)
         else:
             points += [] if point is None else [point]

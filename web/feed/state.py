@@ -51,7 +51,7 @@ class RunState:
         told = self.report.troubles if self.report is not None else ()
         if not self.skipped:
             return told
-        return (*told, f"This page left out {self.skipped} reports that it cannot show; its log says why.")
+        return (*told, f"This page cannot show {self.skipped} of the reports that came; its log says why.")
 
     @property
     def age_s(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What a report may contain before pages show it: finite numbers and bounded text, from dataflow and from recorded runs.
+"""What a report may contain before pages show it: finite numbers and bounded text, live and from recorded runs.
 
 A node, a trainer or a foreign run folder decides what is in a report. Nothing in it ends this process.
 """
@@ -34,7 +34,7 @@ class ReportChecker:
         self._nodes: tuple[NodeReport, ...] = ()
 
     def checked(self, report: Report) -> Report:
-        """Returns the report with what cannot be shown replaced. Raises: InvalidInput for one without time or place."""
+        """Returns the report with what cannot be shown replaced. Raises: InvalidInput for a time or sequence."""
         if not 0 <= report.at <= LATEST_AT or not 0 <= report.sequence <= MAX_INT:
             raise InvalidInput(f"cannot show a report with time {report.at} and sequence {report.sequence}; skip it")
         if report.nodes is not self._seen:
@@ -45,7 +45,7 @@ class ReportChecker:
 
 
 def _is_plain(node: NodeReport) -> bool:
-    """Whether a node needs no cleaning. One sum over its numbers, since thousands of nodes are looked at each second."""
+    """Whether a node needs no cleaning. One sum over its numbers: thousands of nodes are checked each second."""
     facts = node.facts
     total = (
         node.joined_at + node.beat_age_s + node.episodes_per_s + node.tokens_per_s + facts.price_per_hour

@@ -121,7 +121,7 @@ class Recorder:
             await self.flush()
         except DBAPIError as problem:
             log.warning("recording_failed", problem=str(problem.orig), waiting=len(self._waiting))
-        except Exception as problem:  # noqa: BLE001 (what was reported never ends the process)
+        except Exception as problem:  # what was reported never ends the process
             self.skipped += len(self._waiting)
             self._waiting.clear()
             said = f"{type(problem).__name__}: {problem}"[:MAX_TEXT]

@@ -81,7 +81,7 @@ def _readable(folder: Path, skipped: list[str]) -> Iterator[tuple[Report, Point 
             try:
                 checked = checker.checked(report)
                 point = series.add(checked)
-            except Exception as problem:  # noqa: BLE001 (a recorded report's content never ends the process)
+            except Exception as problem:  # a recorded report's content never ends the process
                 skip(problem)
             else:
                 yield checked, point

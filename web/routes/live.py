@@ -67,7 +67,7 @@ async def _wait_for_end(socket: WebSocket) -> None:
 
 
 async def _recheck(socket: WebSocket, parts: Parts) -> None:
-    """Closes the socket when its session or token ends, and when what it may do changes: the page then connects anew."""
+    """Closes the socket when its session or token ends, and when its rights change: the page then connects anew."""
     first: Viewer = socket.state.viewer
     code = GOING_AWAY
     while True:
