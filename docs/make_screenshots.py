@@ -4,7 +4,7 @@
     python docs/make_screenshots.py docs/images --of LINK           # of a run that is going on
     python docs/make_screenshots.py /tmp/look --only pool --only run --size 1920x1080 --theme dark
 
-LINK is the one-time login link that the run printed; it is used up. An own run is docs/screenshots.toml: some minutes
+LINK is what `astraflow login-link` prints; it is used up. An own run is docs/screenshots.toml: some minutes
 pass until its charts have something to show. Needs playwright and a Chromium.
 """
 
@@ -209,7 +209,7 @@ def _logged_in(browser: Browser, link: str) -> tuple[str, StorageState]:
     page = context.new_page()
     page.goto(link)
     if "/login" in page.url:
-        raise RuntimeError("that link was used already: start the web process again, it prints a new one")
+        raise RuntimeError("cannot log in: the link was used already; `astraflow login-link` prints a new one")
     return link.partition("/login")[0], context.storage_state()
 
 

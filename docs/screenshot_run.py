@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RECIPE = Path(__file__).with_name("screenshots.toml")
-LINK = re.compile(r"http://\S+/login\?token=\S+")
 START_S = 120.0
 END_S = 60.0
 
@@ -50,7 +48,7 @@ def own_run(settle_s: float, *, say: Callable[[str], None]) -> Iterator[OwnRun]:
     with tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home:
         directory = Path(home) / "runs" / "three-regions"
         arguments = ("run", str(RECIPE), "--fleet", "--maintainer", "scripted", "--no-browser")
-        with _started(home, *arguments, "--run-dir", str(directory)) as link:
+        with _started(home, directory / "web", *arguments, "--run-dir", str(directory)) as link:
             say(f"the run has begun; its pictures are taken in {settle_s:.0f} s")
             yield OwnRun(link=link, directory=directory, settled_at=time.monotonic() + settle_s)
 
@@ -60,14 +58,14 @@ def empty_page() -> Iterator[str]:
     """Link of a page that has seen no run."""
     with (
         tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home,
-        _started(home, "serve", "web", "--directory", str(Path(home) / "web")) as link,
+        _started(home, Path(home) / "web", "serve", "web", "--directory", str(Path(home) / "web")) as link,
     ):
         yield link
 
 
 @contextmanager
-def _started(home: str, *arguments: str) -> Iterator[str]:
-    """The command until the block ends, then as Ctrl-C would; gives the link that it prints."""
+def _started(home: str, page: Path, *arguments: str) -> Iterator[str]:
+    """Runs the command until the block ends, then stops it as Ctrl-C would; gives the link in the page's folder."""
     said = Path(home) / "said"
     with said.open("w") as out:
         process = subprocess.Popen(  # noqa: S603 (this checkout's own command)
@@ -78,17 +76,16 @@ def _started(home: str, *arguments: str) -> Iterator[str]:
             start_new_session=True,
         )
         try:
-            yield _link_in(said, process)
+            yield _link_in(page / "login-link", said, process)
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=END_S)
 
 
-def _link_in(said: Path, process: subprocess.Popen[bytes]) -> str:
+def _link_in(file: Path, said: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and process.poll() is None:
-        found = LINK.search(said.read_text())
-        if found:
-            return found.group()
+        if file.exists():
+            return file.read_text()
         time.sleep(0.2)
-    raise RuntimeError(f"no link was printed; the command said: {said.read_text()[-800:]}")
+    raise RuntimeError(f"no page was started; the command said: {said.read_text()[-800:]}")

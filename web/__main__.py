@@ -1,4 +1,7 @@
-"""`python -m web`: the web process. Prints `ready URL` with a login link that works once."""
+"""`python -m web`: the web process. Prints `ready URL`; a link that logs in once is in the file `login-link`.
+
+What a process prints ends in log files, and a login link belongs in none: it is printed to a terminal only.
+"""
 
 import argparse
 import asyncio
@@ -11,6 +14,7 @@ from pathlib import Path
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process
+from web.accounts.links import address_of, keep_link
 from web.db import URL
 from web.migrating import migrate_apart
 from web.service import serve
@@ -36,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     async def run(stop: asyncio.Event) -> None:
         settings = _settings(chosen)
         await asyncio.to_thread(migrate_apart, settings.directory, settings.database)
-        await serve(settings, stop=stop, on_ready=_say_ready)
+        await serve(settings, stop=stop, on_ready=lambda link: _say_ready(settings.directory, link))
 
     return run_process(run, has_large_messages=False)
 
@@ -100,8 +104,11 @@ def _settings(chosen: argparse.Namespace) -> Settings:
     return Settings.parse(vars(chosen) | secrets, where="")
 
 
-def _say_ready(url: str) -> None:
-    print(f"ready {url}", flush=True)  # noqa: T201 (what the process that started this one waits for)
+def _say_ready(directory: Path, link: str) -> None:
+    keep_link(directory, link)
+    print(f"ready {address_of(link)}", flush=True)  # noqa: T201 (what the process that started this one waits for)
+    if sys.stdout.isatty():
+        print(f"log in, once, at {link}", flush=True)  # noqa: T201 (for the person at the terminal)
 
 
 if __name__ == "__main__":

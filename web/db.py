@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import database
+from astraflow.runtime.service import private_folder
 
 DATABASE, SECRET = "web.sqlite", "web.secret"
 URL = "ASTRAFLOW_WEB_DATABASE"
@@ -36,7 +37,7 @@ def open_database(directory: Path, url: str = "") -> Database:
     Raises: InvalidInput when the directory or what is in it cannot be used, with what would help.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_folder(directory)
         secret = _secret(directory / SECRET)
     except OSError as problem:
         raise InvalidInput(

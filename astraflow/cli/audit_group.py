@@ -1,4 +1,4 @@
-"""`astraflow audit`: the audit of a page, from the command line: is its chain whole, and what is in it."""
+"""`astraflow audit` and `astraflow login-link`: the audit of a page and its login links, from the command line."""
 
 from pathlib import Path
 from typing import Annotated
@@ -46,3 +46,10 @@ def export(
     given = {"actor": actor, "action": action, "result": result, "text": text, "since": since, "until": until}
     filters = [f"--{name}={value}" for name, value in given.items() if value]
     raise typer.Exit(audited(place, "export", f"--format={ending}", *filters))
+
+
+def login_link(place: Place = None) -> None:
+    """Print a new link that logs the admin in at a page that runs here, once. For who may read the page's folder."""
+    from astraflow.cli.auditing import login_link as printed
+
+    raise typer.Exit(printed(place))

@@ -1,4 +1,4 @@
-"""The audit of a page, read by the page's own program over a copy: the original is only read."""
+"""What the page's own programs do from the command line: the audit over a copy of its database, and login links."""
 
 import os
 import subprocess
@@ -24,6 +24,13 @@ def audited(place: Path | None, what: str, *arguments: str) -> int:
         (copy / SECRET).write_bytes(_secret(folder))
         argv = [sys.executable, "-m", "web.audit", what, "--directory", directory, *arguments]
         return subprocess.run(argv, check=False).returncode  # noqa: S603 (arguments one by one)
+
+
+def login_link(place: Path | None) -> int:
+    """Run `python -m web.accounts.links`, which prints a link; returns its exit code. Raises: InvalidInput."""
+    folder = _folder(place, has_url=bool(os.environ.get(URL)))
+    argv = [sys.executable, "-m", "web.accounts.links", "--directory", str(folder)]
+    return subprocess.run(argv, check=False).returncode  # noqa: S603 (arguments one by one)
 
 
 def _folder(place: Path | None, *, has_url: bool) -> Path:

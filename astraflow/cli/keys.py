@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 EVERYBODY_READS = 0o644
+EVERYBODY_ENTERS = 0o755
 
 
 def keys(
@@ -31,7 +32,9 @@ def keys(
             Authority.made(folder, run=run)
         authority = Authority.opened(folder)
         if public is not None:
-            public.mkdir(parents=True, exist_ok=True)
+            if not public.is_dir():
+                public.mkdir(parents=True)
+                public.chmod(EVERYBODY_ENTERS)
             shown = {"ca.pem": authority.pem.decode(), "ca.hash": authority.pin}
             for name, text in {**shown, WEIGHTS_KEY: (directory / WEIGHTS_KEY).read_text()}.items():
                 write_private(public / name, text)

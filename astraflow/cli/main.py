@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.audit_group import audit
+from astraflow.cli.audit_group import audit, login_link
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.fleet_group import fleet
 from astraflow.cli.health import health
@@ -33,6 +33,7 @@ app.command()(run)
 app.command()(join)
 app.command()(token)
 app.command()(keys)
+app.command()(login_link)
 app.command()(report)
 app.command()(view)
 app.command()(evaluate)

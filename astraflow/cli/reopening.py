@@ -14,7 +14,7 @@ from astraflow.archive.opening import PLACE
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.runtime.runs import RunFolder
 
-WEB, DATABASE, SECRET = "web", "web.sqlite", "web.secret"
+WEB, DATABASE, SECRET, LINK = "web", "web.sqlite", "web.secret", "login-link"
 READY = "ready "
 GRACE_S = 5.0
 NOT_PASSED_ON = ("ASTRAFLOW_TOKEN", "ASTRAFLOW_FLEET_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET")
@@ -31,7 +31,7 @@ def reopen(directory: Path, *, port: int, say: Callable[[str], None]) -> int:
         _fill(folder, Path(place))
         shown = ["--run-dir", str(folder.path.absolute()), "--recipe", facts.recipe]
         argv = [sys.executable, "-m", "web", "--read-only", "--directory", place, "--port", str(port)]
-        return _serve([*argv, *shown], say)
+        return _serve([*argv, *shown], lambda: say(f"{(Path(place) / LINK).read_text()}&next=/runs"))
 
 
 def _fill(folder: RunFolder, place: Path) -> None:
@@ -81,7 +81,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
 
 
-def _serve(argv: list[str], say: Callable[[str], None]) -> int:
+def _serve(argv: list[str], say_ready: Callable[[], None]) -> int:
     program = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=_environment(), start_new_session=True)  # noqa: S603 (arguments one by one)
 
     def stop(number: int, frame: object) -> None:
@@ -93,7 +93,7 @@ def _serve(argv: list[str], say: Callable[[str], None]) -> int:
         for line in program.stdout or ():
             if line.startswith(READY):
                 is_ready = True
-                say(f"{line.removeprefix(READY).strip()}&next=/runs")
+                say_ready()
         code = program.wait()
         if not is_ready:
             raise Unavailable("the page ended before it listened; what it said is above")

@@ -21,7 +21,7 @@ from astraflow.recipe import Check, dataflow_config, load_recipe, node_config, t
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.service import run_process
+from astraflow.runtime.service import private_folder, run_process
 from astraflow.runtime.toml import toml_value
 from astraflow.runtime.tracing import TracingConfig, chosen, configure
 from astraflow.wire.channel import ClientTls, authority_client_tls, dial
@@ -355,7 +355,6 @@ def _trace(role: str, recipe: TracingConfig) -> None:
 
 def _made(directory: Path) -> Path:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        return private_folder(directory)
     except OSError as problem:
         raise explained(problem, str(directory)) from None
-    return directory

@@ -38,6 +38,11 @@ class Screen:
         if self._live:
             self._live.stop()
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks, rather than a log file."""
+        return self._console.is_terminal
+
     def say(self, message: str, *, style: str = "") -> None:
         """A line that stays."""
         self._console.print(Text(message, style=style), soft_wrap=True)

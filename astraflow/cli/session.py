@@ -19,6 +19,7 @@ from astraflow.cli.fleet import fleet_values, pools_elsewhere
 from astraflow.cli.maintaining import maintainer_values
 from astraflow.cli.places import Places, chosen_places
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
+from astraflow.cli.reopening import LINK
 from astraflow.cli.rundir import RunDirectory, explained
 from astraflow.cli.screen import Screen, summary_table
 from astraflow.cli.supervisor import Happening, RoleFailed, Supervisor
@@ -30,7 +31,7 @@ from astraflow.contract.reports import NodeState, Report
 from astraflow.recipe import Recipe, snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.service import EXIT_FAILED, leaves, run_process, run_until
+from astraflow.runtime.service import EXIT_FAILED, be_private, leaves, run_process, run_until
 from astraflow.wire.channel import authority_client_tls
 
 
@@ -145,7 +146,7 @@ class Session:
             self._screen.say(f"{problem}. The run goes on without its page.", style="yellow")
             return
         if self._options.opens_browser and has_display():
-            await asyncio.to_thread(webbrowser.open, url)
+            await asyncio.to_thread(webbrowser.open, page_link(self._directory.state(WEB)) or url)
 
     async def _follow(self, supervisor: Supervisor) -> str:
         """Take in reports until the run is done; returns why it is."""
@@ -179,12 +180,18 @@ class Session:
             reason = report.completion.reason if report.completion else ""
             self._screen.say(f"Learned: {reason}. The run goes on; Ctrl-C ends it.", style="green")
 
+    def _page(self, address: str) -> str:
+        """Where the page is: a link that logs in for a terminal, and no link where it would end in a log file."""
+        if not self._screen.is_terminal:
+            return f"{address} (`astraflow login-link {self._directory.path}` prints a link that logs in)"
+        return page_link(self._directory.state(WEB)) or address
+
     def _on_happening(self, happening: Happening) -> None:
         program, message = happening.program, happening.message
         if happening.kind == "started":
             self._pids[program] = happening.pid
         elif happening.kind == "ready" and program == WEB:
-            self._screen.say(f"The run's page: {message}", style="bold")
+            self._screen.say(f"The run's page: {self._page(message)}", style="bold")
         elif happening.kind == "progress":
             self._busy_with = message
         elif happening.kind == "died":
@@ -199,6 +206,14 @@ class Session:
             self._directory.note_happening(f"{program} {happening.kind} {message}".rstrip(), self._pids)
         except AstraFlowError as problem:
             self._screen.say(str(problem), style="yellow")
+
+
+def page_link(directory: Path) -> str:
+    """The page's login link, which its process keeps in a private file; empty when it cannot be read."""
+    try:
+        return (directory / LINK).read_text()
+    except OSError:
+        return ""
 
 
 def at_work(report: Report) -> list[str]:
@@ -227,6 +242,7 @@ def run_here(
     """
     if options.maintainer and not options.has_fleet:
         raise InvalidInput("--maintainer goes with --fleet: it looks after pools that a fleet service sizes")
+    be_private()
     logs.configure(level="ERROR")  # what the processes do is in their logs; here a person reads the screen
     console = Console(stderr=False, highlight=False)
     metrics = str(recipe.dataflow.get("metrics", ""))

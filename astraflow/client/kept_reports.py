@@ -1,12 +1,9 @@
 """The reports that a run left in its folder, and its latest events: how it went, told once more."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-
-from google.protobuf.message import DecodeError
-from zstandard import ZstdError
 
 from astraflow.archive.opening import PLACE
 from astraflow.archive.reports import recorded
@@ -16,18 +13,19 @@ from astraflow.contract.reports import Report
 SECOND_S, MINUTE_S = 1, 60
 
 
-def kept_reports(folder: Path) -> Iterator[Report]:
-    """Points of the minutes before the oldest second that is kept, then the seconds; by their sequence.
+def kept_reports(folder: Path, *, on_skipped: Callable[[CorruptData], None]) -> Iterator[Report]:
+    """Yields the minutes before the oldest second that is kept, then the seconds; by their sequence.
 
-    Raises: InvalidInput for a folder without any, CorruptData where one cannot be read.
+    on_skipped: called for each row that cannot be read.
+    Raises: InvalidInput for a folder without any, CorruptData where the file itself cannot be read.
     """
     file = folder / PLACE
     try:
-        seconds = recorded(file, resolution_s=SECOND_S)
+        seconds = recorded(file, resolution_s=SECOND_S, on_skipped=on_skipped)
         first = next(seconds, None)
-        for point in recorded(file, resolution_s=MINUTE_S):
+        for point in recorded(file, resolution_s=MINUTE_S, on_skipped=on_skipped):
             if first is None or point.sequence < first.sequence:
                 yield point
         yield from chain([first] if first else [], seconds)
-    except (DecodeError, ZstdError, sqlite3.Error, TypeError, ValueError) as problem:
-        raise CorruptData(f"{file} holds a report that this release cannot read: {problem}") from problem
+    except sqlite3.Error as problem:
+        raise CorruptData(f"cannot read the reports in {file}: {problem}") from problem

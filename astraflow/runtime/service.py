@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import stat
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -31,6 +33,9 @@ VERBOSE = "ASTRAFLOW_VERBOSE"
 """Environment variable: when `1`, errors are printed with their traceback."""
 
 ERROR_PREFIX = "error: "
+
+PRIVATE_UMASK = 0o077
+"""Files and folders of a service are for its user alone; one that others may read gets its mode explicitly."""
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -65,6 +70,27 @@ def read_error(line: str) -> tuple[str, str]:
     return (message, code) if is_error else (line.strip().removeprefix(ERROR_PREFIX), "")
 
 
+def be_private() -> None:
+    """Makes all files that this process and its children create readable by their owner only."""
+    os.umask(PRIVATE_UMASK)
+
+
+def private_folder(directory: Path) -> Path:
+    """Makes the folder of a service's state, mode 0700, and takes others' rights on what an earlier release left in it.
+
+    Only the folder and the files directly in it are changed, and only those of this user: what is deeper cannot be
+    reached by others. Raises: OSError.
+    """
+    be_private()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (directory, *directory.iterdir()):
+        status = path.lstat()
+        is_own = status.st_uid == os.geteuid() and (path is directory or stat.S_ISREG(status.st_mode))
+        if is_own and status.st_mode & PRIVATE_UMASK:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~PRIVATE_UMASK)
+    return directory
+
+
 def run_process(
     main: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
     *,
@@ -73,6 +99,7 @@ def run_process(
 ) -> int:
     """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
+    Files that it creates are readable by their owner only.
     has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
     may_complete: code 0 means that its work is complete, so that a supervisor does not start it again; a signal that
     ended it before gives 128 plus its number, as in a shell.
@@ -81,6 +108,7 @@ def run_process(
     """
     code = 0
     signals: list[int] = []
+    be_private()
     if has_large_messages:
         prepare_for_large_messages()
     else:

@@ -4,7 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from zstandard import ZstdCompressor
 
+from astraflow.archive.reports import packed
 from astraflow.client.kept import KeptRun
 from astraflow.client.kept_reports import kept_reports
 from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
@@ -98,12 +100,37 @@ def test_reports_are_minutes_and_then_seconds(tmp_path: Path) -> None:
     world, archive = World(began_at=1200.0), archive_of(tmp_path)
     fill(archive, reports=tuple(world.report(second) for second in range(1, 301)))
     archive.close()
-    told = [report.sequence for report in kept_reports(tmp_path)]
+    skipped: list[CorruptData] = []
+    told = [report.sequence for report in kept_reports(tmp_path, on_skipped=skipped.append)]
 
     assert told[-60:] == list(range(241, 301)), "every one of the last minutes"
     assert told[:-60] == [59, 119, 179, 239], "before that, one a minute"
 
 
 def test_reports_of_a_folder_without_any_say_so(tmp_path: Path) -> None:
+    skipped: list[CorruptData] = []
     with pytest.raises(InvalidInput, match="no history"):
-        list(kept_reports(tmp_path))
+        list(kept_reports(tmp_path, on_skipped=skipped.append))
+
+
+def test_rows_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> None:
+    world, archive = World(began_at=1200.0), archive_of(tmp_path)
+    fill(archive, reports=tuple(world.report(second) for second in range(1, 31)))
+    truncated, bomb = packed(world.report(11))[:-40], ZstdCompressor().compress(b"\0" * 2**30)
+    assert len(bomb) < 2**16
+    rows = {
+        10: truncated,
+        12: bomb,
+        14: b"no frame",
+        16: ZstdCompressor().compress(b"\xff\xff\xff"),
+        18: "text",
+        20: b"",
+    }
+    for sequence, body in rows.items():
+        archive.put("update seconds set body = ? where sequence = ?", body, sequence)
+    archive.close()
+    skipped: list[CorruptData] = []
+    told = [report.sequence for report in kept_reports(tmp_path, on_skipped=skipped.append)]
+
+    assert set(range(1, 31)) - set(told) == set(rows)
+    assert len(skipped) == len(rows)

@@ -297,8 +297,9 @@ def pools(run: Composed) -> list[str]:
 
 def shows_the_run(run: Composed) -> None:
     """The page: its link logs in, over TLS that the run's authority vouches for."""
-    run.until(lambda: "ready https://" in run.said("web"), "the link")
-    (link,) = re.findall(r"ready (https://localhost:\d+/login\?token=\S+)", run.said("web"))
+    run.until(lambda: "ready https://" in run.said("web"), "the page")
+    assert "token=" not in run.said("web")
+    link = run.done("web", PROGRAM, "login-link", "/var/lib/astraflow/web").stdout.strip()
     trusted = ssl.create_default_context(cafile=run.volume("public") / "ca.pem")
     browser = urllib.request.build_opener(
         urllib.request.HTTPSHandler(context=trusted),

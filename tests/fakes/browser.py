@@ -1,6 +1,7 @@
 """Debian's Chromium, and everything it complains about."""
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,15 @@ class Complaints:
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
-    """A headless Chromium. A machine that runs these tests must have it: they never skip themselves."""
+async def browser(environment: Mapping[str, str] | None = None) -> AsyncIterator[Browser]:
+    """A headless Chromium, with more environment variables. A machine that runs these tests must have it: they never
+    skip themselves.
+    """
     if not CHROMIUM.exists():
         pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium, or leave these tests out with -m 'not browser'")
     async with async_playwright() as playwright:
-        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        variables = {**os.environ, **(environment or {})}
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS), env=variables)  # type: ignore[arg-type] # invariant
         try:
             yield chromium
         finally:

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +24,7 @@ from astraflow.runtime.service import (
     FOLLOW_PARENT,
     VERBOSE,
     exit_code,
+    private_folder,
     read_error,
     run_until,
 )
@@ -38,6 +41,13 @@ async def waits(stop):
 
 async def ends(stop):
     print("done")
+
+async def writes(stop):
+    import pathlib
+    folder = pathlib.Path("made")
+    folder.mkdir()
+    (folder / "file").touch()
+    print(oct(folder.stat().st_mode & 0o777), oct((folder / "file").stat().st_mode & 0o777))
 
 async def refuses(stop):
     raise InvalidInput("the port is in use: choose another")
@@ -272,3 +282,32 @@ async def test_cancelling_cancels_the_work_too() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert order == ["cancelled"]
+
+
+def test_what_a_process_creates_is_its_users_alone(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM.replace("{main}", "writes")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        program, cwd=tmp_path, env=environment, umask=0o022, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == ["0o700", "0o600"]
+
+
+def test_a_folder_that_an_earlier_release_left_open_is_closed_and_what_is_in_it(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    folder.mkdir()
+    for path, mode in ((folder, 0o755), (folder / "old", 0o644), (folder / "program", 0o755), (elsewhere, 0o644)):
+        path.touch()
+        path.chmod(mode)
+    (folder / "link").symlink_to(elsewhere)
+    before = os.umask(0o022)
+    try:
+        private_folder(folder)
+        private_folder(tmp_path / "new" / "below")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+    assert modes == {"state": 0o700, "old": 0o600, "program": 0o700, "link": 0o644}
+    assert [stat.S_IMODE((tmp_path / place).stat().st_mode) for place in ("new", "new/below")] == [0o700, 0o700]

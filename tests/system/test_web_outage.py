@@ -46,7 +46,8 @@ async def web_of(
     )
     try:
         assert process.stdout is not None
-        link = (await process.stdout.readline()).decode().removeprefix("ready ").strip()
+        assert (await process.stdout.readline()).startswith(b"ready ")
+        link = (directory / "login-link").read_text()
         async with httpx.AsyncClient(base_url=link.partition("/login")[0], timeout=PATIENCE_S) as client:
             await client.get(link)
             yield process, client

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -44,11 +45,19 @@ async def started(
         await process.communicate()
 
 
-async def ready(process: asyncio.subprocess.Process) -> str:
+async def ready(process: asyncio.subprocess.Process, directory: Path) -> str:
+    """Returns the login link, which is in a file that only the owner reads; what is printed has none."""
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     assert line.startswith("ready http://127.0.0.1:"), line
-    return line.removeprefix("ready ").strip()
+    assert "login" not in line
+    return (directory / "login-link").read_text()
+
+
+def modes_of(folder: Path) -> dict[str, int]:
+    """Returns the mode of everything in a folder, and its own under the empty name."""
+    found = {"": folder, **{str(path.relative_to(folder)): path for path in folder.rglob("*")}}
+    return {name: stat.S_IMODE(path.lstat().st_mode) for name, path in found.items()}
 
 
 @pytest.mark.anyio
@@ -57,7 +66,7 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
 ) -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
-        url = await ready(process)
+        url = await ready(process, tmp_path)
         address = url.partition("/login")[0]
         async with httpx.AsyncClient(base_url=address) as client:
             await client.get(url)
@@ -79,11 +88,53 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
             following = {FOLLOW_PARENT: "1"}
             given = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
             async with started(*given, environment=following) as second, asyncio.timeout(20):
-                assert await ready(second) != url
+                assert await ready(second, tmp_path) != url
                 assert (await client.get("/api/v1/session")).status_code == 200
                 assert second.stdin is not None
                 second.stdin.close()
                 assert await second.wait() == 0, "it follows its parent"
+
+
+@pytest.mark.anyio
+async def test_what_it_keeps_is_its_users_alone_also_what_an_earlier_release_left_open(tmp_path: Path) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    (folder / "web.sqlite").touch()
+    (folder / "web.sqlite").chmod(0o644)
+    fake = FakeControlPlane(sequence=30)
+    async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(folder)) as process:
+        await ready(process, folder)
+        for _ in range(1000):
+            if (folder / "web.sqlite-wal").exists():
+                break
+            await asyncio.sleep(0.02)
+        modes = modes_of(folder)
+
+    assert modes.pop("") == 0o700
+    assert {"web.sqlite", "web.sqlite-wal", "web.sqlite-shm", "web.secret", "login-link"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.anyio
+async def test_a_login_link_is_in_no_output_and_the_command_makes_another_one(tmp_path: Path) -> None:
+    fake = FakeControlPlane(sequence=30)
+    async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
+        first = await ready(process, tmp_path)
+        command = (sys.executable, "-m", "astraflow.cli.main", "login-link", str(tmp_path))
+        asked = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        second = (await asked.communicate())[0].decode().strip()
+        async with httpx.AsyncClient() as client:
+            opened = [(await client.get(link)).status_code for link in (first, second)]
+            again = (await client.get(second)).status_code
+        process.send_signal(signal.SIGTERM)
+        said = b"".join(await process.communicate()).decode()
+
+    assert second.startswith(first.partition("token=")[0])
+    assert opened == [303, 303]
+    assert again != 500
+    assert "token=" not in said
+    assert first.partition("token=")[2] not in said
 
 
 def test_bad_input_is_answered_with_a_sentence(

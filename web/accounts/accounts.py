@@ -12,7 +12,7 @@ from web.accounts.sessions import Sessions
 from web.accounts.sign_on import SignOn
 from web.accounts.tokens import Tokens
 from web.accounts.users import Users
-from web.accounts.vault import Vault
+from web.accounts.vault import Changes, Vault
 from web.accounts.viewer import Viewer
 from web.audit.entries import Trail
 from web.db import Database
@@ -31,6 +31,8 @@ class Accounts:
     attempts: Attempts
     sign_on: SignOn | None
     """None when no provider is configured."""
+    changes: Changes
+    """Notifies open connections when sessions, tokens, roles or grants may have changed."""
 
     async def viewer(self, headers: Headers, *, cookie: str | None, came_from: str) -> Viewer | None:
         """Who asks: by the token in the header when there is one, else by the session's cookie; None for nobody."""
@@ -53,4 +55,5 @@ def open_accounts(database: Database, *, clock: Clock, trail: Trail, provider: P
         grants=Grants(vault),
         attempts=Attempts(clock),
         sign_on=SignOn(vault, sessions, provider) if provider else None,
+        changes=vault.changes,
     )

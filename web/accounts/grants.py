@@ -84,7 +84,7 @@ class Grants:
             self._vault.trail.append(session, by.author, deed)
             return queries.id_of(row)
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
     async def take(self, grant_id: int, *, by: Viewer, reason: str = "") -> str:
         """Take a grant back; returns what it was, as a sentence has it. Raises: Conflict for one that is not there."""
@@ -104,7 +104,7 @@ class Grants:
             self._vault.trail.append(session, by.author, deed)
             return f"taken back from {holder(user, token)}: {row.role} {place.words}"
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
 
 def holder(user: User, token: ApiToken | None) -> str:

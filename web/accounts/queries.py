@@ -49,9 +49,9 @@ def take_login_token(session: Session, token_hash: str, *, now: float) -> LoginT
     return token
 
 
-def session_user(session: Session, cookie_hash: str, *, now: float) -> User | None:
-    """Who is logged in with this cookie; None when nobody is (any more)."""
-    query = select(User).where(
+def session_user(session: Session, cookie_hash: str, *, now: float) -> tuple[User, float] | None:
+    """The user who is logged in with this cookie and when the session expires; None for a session that is over."""
+    query = select(User, BrowserSession.expires_at).where(
         BrowserSession.user_id == User.id,
         BrowserSession.cookie_hash == cookie_hash,
         BrowserSession.expires_at > now,

@@ -90,14 +90,14 @@ class Sessions:
             return None
         digest, now = self._vault.digest(cookie), self._vault.clock.wall()
 
-        def read(session: Session) -> tuple[User, tuple[Grant, ...]] | None:
-            user = queries.session_user(session, digest, now=now)
-            return (user, queries.grants_of(session, queries.id_of(user))) if user is not None else None
+        def read(session: Session) -> tuple[User, float, tuple[Grant, ...]] | None:
+            known = queries.session_user(session, digest, now=now)
+            return (*known, queries.grants_of(session, queries.id_of(known[0]))) if known is not None else None
 
         found = await self._vault.database.look(read)
         if found is None:
             return None
-        user, grants = found
+        user, ends_at, grants = found
         role = Role.named(user.role)
         if role is None:
             return None
@@ -108,6 +108,7 @@ class Sessions:
             grants=grants,
             came_from=came_from,
             session=digest,
+            ends_at=ends_at,
             form_token=self._vault.digest(f"forms of {cookie}"),
         )
 
@@ -130,7 +131,7 @@ class Sessions:
             deed = Deed(action="session.close" if is_here else "session.revoke", target=target, reason=reason)
             self._vault.trail.append(session, by.author, deed)
 
-        await self._vault.database.do(write)
+        await self._vault.change(write)
 
 
 def _is_open(row: BrowserSession, now: float) -> bool:

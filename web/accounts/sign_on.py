@@ -62,9 +62,9 @@ class SignOn:
             identity = f"{self.provider.config.issuer} {claims['sub']}"
             author = Author(name=name, role=role.value if role else "", via="login", came_from=came_from)
             if role is None:
-                await self._vault.database.do(lambda session: self._shut_out(session, identity))
+                await self._vault.change(lambda session: self._shut_out(session, identity))
                 raise NotAuthenticated(f"the provider knows you as {name}, to whom no role is given here: ask an admin")
-            cookie = await self._vault.database.do(
+            cookie = await self._vault.change(
                 lambda session: self._open(session, identity, name, role, came_from=came_from, browser=browser)
             )
         except NotAuthenticated as problem:

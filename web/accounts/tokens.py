@@ -60,7 +60,7 @@ class Tokens:
             self._vault.trail.append(session, viewer.author, deed)
             return queries.id_of(row)
 
-        return await self._vault.database.do(write), token
+        return await self._vault.change(write), token
 
     async def viewer(self, token: str, *, came_from: str) -> Viewer | None:
         """Who acts with this token; None when it is none (any more)."""
@@ -92,6 +92,7 @@ class Tokens:
             scope_grants=scope_grants,
             via=f"token {row.name}",
             came_from=came_from,
+            ends_at=row.expires_at,
         )
 
     async def of(self, viewer: Viewer, *, of_all: bool) -> Sequence[tuple[ApiToken, User]]:
@@ -112,4 +113,4 @@ class Tokens:
             self._vault.trail.append(session, by.author, deed)
             return row.name
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)

@@ -69,7 +69,7 @@ class Users:
             self._vault.trail.append(session, by.author, deed)
             return self._sessions.new_link(session, user)
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
     async def invite(self, user_id: int, *, by: Viewer, reason: str = "") -> tuple[str, str]:
         """The name of a user and the token of a new login link for them; earlier links stop working."""
@@ -81,7 +81,7 @@ class Users:
             self._vault.trail.append(session, by.author, deed)
             return user.name, self._sessions.new_link(session, user)
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
     async def set_role(self, user_id: int, role: Role, *, by: Viewer, reason: str = "") -> str:
         """Give a user another role; returns the name. Raises: Conflict for oneself and whoever starts the process."""
@@ -99,7 +99,7 @@ class Users:
             self._vault.trail.append(session, by.author, deed)
             return user.name
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
     async def set_disabled(self, user_id: int, *, is_disabled: bool, by: Viewer, reason: str = "") -> str:
         """Lock a user out, ending sessions, links and tokens; or let them in again. Returns the name."""
@@ -113,7 +113,7 @@ class Users:
             self._vault.trail.append(session, by.author, deed)
             return user.name
 
-        return await self._vault.database.do(write)
+        return await self._vault.change(write)
 
     async def set_password(self, viewer: Viewer, *, current: str, new: str) -> None:
         """Choose one's own password; the other sessions end.
@@ -132,7 +132,7 @@ class Users:
             queries.end_sessions_of(session, viewer.user_id, now=self._vault.clock.wall(), but=viewer.session)
             self._vault.trail.append(session, viewer.author, Deed(action="user.password", target=viewer.name))
 
-        await self._vault.database.do(write)
+        await self._vault.change(write)
 
 
 def _local(session: Session, user_id: int) -> User:

@@ -1,6 +1,7 @@
 """Who a request comes from, and what that lets them do."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from web.audit.entries import Author
 from web.door.places import EVERYWHERE, Grant, Place, lesser, role_there
@@ -21,6 +22,8 @@ class Viewer:
     came_from: str = ""
     session: str = ""
     """Which of the user's sessions; empty for a token."""
+    ends_at: float = math.inf
+    """Unix seconds when the session or token expires."""
     form_token: str = ""
     """What every form of this session carries, so that no other page can send it."""
 
@@ -50,6 +53,10 @@ class Viewer:
         """Whether they have it on some pool of a run, at least."""
         places = [grant.place for grant in (*self.grants, *self.scope_grants) if grant.place.run == run]
         return any(self.role_at(place).may(need) for place in (Place(run=run), *places))
+
+    def has_same_rights(self, other: "Viewer") -> bool:
+        """Whether both are the same user with the same role, scope and grants."""
+        return replace(self, at=EVERYWHERE, came_from="") == replace(other, at=EVERYWHERE, came_from="")
 
     @property
     def most(self) -> Role:

@@ -62,7 +62,7 @@ def fleet_of(parts: Parts) -> FleetPlaneClient:
 async def plan_change(parts: Parts, request: PlanRequest) -> Plan:
     """What a change would do; nothing happens. Kept, so that it can be shown and applied."""
     plan = await fleet_of(parts).plan(request)
-    parts.shelf.plans.put(plan.id, plan)
+    parts.shelf.plans.put((parts.run, plan.id), plan)
     return plan
 
 
@@ -70,7 +70,7 @@ async def apply_plan(
     parts: Parts, viewer: Viewer, plan_id: PlanId, *, key: str, reason: str, action: str = "pool.apply"
 ) -> Applied:
     """Carry a plan out; applying is agreeing to it. action: as the audit names it. Raises: as the plane's `apply`."""
-    plan = parts.shelf.plans.get(plan_id)
+    plan = parts.shelf.plans.get((parts.run, plan_id))
     actor = actor_of(parts, viewer, pool=plan.request.pool if plan else "")
     deed = Deed(action=action, target=plan.request.pool if plan else plan_id, reason=reason, after=_facts(plan))
 
@@ -97,7 +97,7 @@ async def put_pool(
             reason=reason,
         )
         if before is not None and before != spec:
-            parts.shelf.specs.put((spec.id, pool.version), before)
+            parts.shelf.specs.put((parts.run, spec.id, pool.version), before)
         return pool
 
     return await acted(parts, viewer, deed, asked())
@@ -194,7 +194,7 @@ async def answered_once(
 
     asked_for: what distinguishes it. Raises: Conflict for a key that was used for something else.
     """
-    own = own_key(viewer, key)
+    own = (parts.run, own_key(viewer, key))
     known = parts.shelf.answers.get(own)
     if known is not None and known[0] != asked_for:
         raise Conflict(f"the idempotency key {key!r} was used for another change: take a new one for each change")

@@ -16,8 +16,8 @@ async def approve(parts: Parts, viewer: Viewer, plan: PlanId, *, key: str, reaso
     """Apply what was proposed. Raises: Conflict for what does not wait any more; as the fleet plane's `apply`."""
     found = (await parts.maintainer.look()).proposal(plan)
     if found is not None:
-        parts.shelf.plans.put(plan, found.plan)
-    elif parts.shelf.plans.get(plan) is None:
+        parts.shelf.plans.put((parts.run, plan), found.plan)
+    elif parts.shelf.plans.get((parts.run, plan)) is None:
         raise Conflict(f"plan {plan} waits for nobody (any more): look at the newest proposals")
     try:
         return await fleet_acts.apply_plan(parts, viewer, plan, key=key, reason=reason, action="maintainer.approve")

@@ -37,11 +37,12 @@ class Shelf:
     """One for the process."""
 
     def __init__(self) -> None:
-        self.plans: Remembered[PlanId, Plan] = Remembered()
-        self.specs: Remembered[tuple[str, int], PoolSpec] = Remembered()
-        """A pool's spec before the change that made this version of it: what undoing goes back to."""
-        self.answers: Remembered[str, tuple[str, str]] = Remembered()
-        """Idempotency key -> what was asked, and the answer."""
+        self.plans: Remembered[tuple[str, PlanId], Plan] = Remembered()
+        """Run and plan -> the plan."""
+        self.specs: Remembered[tuple[str, str, int], PoolSpec] = Remembered()
+        """Run, pool and version -> the spec before the change that made this version: what undoing goes back to."""
+        self.answers: Remembered[tuple[str, str], tuple[str, str]] = Remembered()
+        """Run and idempotency key -> what was asked, and the answer."""
         self.launches: Remembered[str, tuple[list[str], str]] = Remembered()
         """Idempotency key -> what was asked of a launched run, and its name."""
         self.summaries: Remembered[tuple[int, int], RunSummary] = Remembered()

@@ -51,7 +51,7 @@ class Subjects:
 
     async def _pool_of_plan(self, one: Following, plan: str) -> str:
         """As the fleet service said when it was made or proposed; empty for one that is not known."""
-        known = self._house.shelf.plans.get(PlanId.known(plan))
+        known = self._house.shelf.plans.get((one.name, PlanId.known(plan)))
         if known is None:
             proposal = (await one.maintainer.look()).proposal(PlanId.known(plan))
             known = proposal.plan if proposal is not None else None

@@ -5,11 +5,12 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from astraflow.contract.errors import AstraFlowError, Unavailable
+from astraflow.contract.errors import AstraFlowError, CorruptData, DeadlineExceeded, RateLimited, Unavailable
 from astraflow.contract.reports import Report
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from web.feed.state import FeedState, RunState
+from web.history.checking import MAX_TEXT, ReportChecker
 from web.history.points import KEPT_POINTS, Point
 
 log = get_logger()
@@ -77,6 +78,7 @@ class Collector:
         self._clock = clock
         self._on_points = on_points
         self._on_feed = on_feed
+        self._checker = ReportChecker()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -105,7 +107,17 @@ class Collector:
                 raise Unavailable(f"dataflow is connected but sent no report for {SILENCE_S:.0f} s") from None
             except StopAsyncIteration:
                 raise Unavailable("dataflow ended the stream of reports") from None
-            await self._take(report)
+            try:
+                await self._take(self._checker.checked(report))
+            except (Unavailable, DeadlineExceeded, RateLimited):
+                raise  # the connection failed, not the report
+            except Exception as problem:  # a report's content never ends the process
+                self._skip(report, problem)
+
+    def _skip(self, report: Report, problem: Exception) -> None:
+        self._state.skipped += 1
+        said = f"{type(problem).__name__}: {problem}"[:MAX_TEXT]
+        log.warning("report_skipped", sequence=report.sequence, problem=said, skipped=self._state.skipped)
 
     async def _take(self, report: Report) -> None:
         if self._state.is_other_run(report):
@@ -122,12 +134,23 @@ class Collector:
 
     async def _missing(self, report: Report) -> list[Point]:
         """Fill in what the history has between the newest point and this report."""
-        points = []
-        async for old in self._between(self._state.series.last_sequence, report):
-            point = self._state.fill(old)
-            self._keeper.add(old, point)
-            points += [] if point is None else [point]
+        points: list[Point] = []
+        try:
+            async for old in self._between(self._state.series.last_sequence, report):
+                self._fill(old, points)
+        except CorruptData as problem:
+            self._skip(report, problem)
         return points
+
+    def _fill(self, old: Report, points: list[Point]) -> None:
+        try:
+            checked = self._checker.checked(old)
+            point = self._state.fill(checked)
+            self._keeper.add(checked, point)
+        except Exception as problem:  # a recorded report's content never ends the process
+            self._skip(old, problem)
+        else:
+            points += [] if point is None else [point]
 
     async def _between(self, last: int, report: Report) -> AsyncIterator[Report]:
         """Seconds that dataflow still has, after minutes of what came before them, as far as it is not recorded."""

@@ -226,7 +226,7 @@ async def following(
         )
         frames = FrameMaker(
             state,
-            render_regions=_regions(pages, fleet_state),
+            render_regions=_regions(pages, fleet_state, lambda: state.troubles),
             build=pages.build,
             more_cells=lambda: top_cells(top_bar(state.report, fleet_state)),
         )
@@ -274,7 +274,9 @@ def connected_planes(
     return connect_page(settings.dataflow or NOWHERE, settings.fleet, access)
 
 
-def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
+def _regions(
+    pages: Pages, fleet_state: FleetState, troubles: Callable[[], tuple[str, ...]]
+) -> Callable[[Report, Mapping[str, Cell]], dict[str, str]]:
     """Parts of pages that are replaced whole; of pools, whose texts are cells, now and then only."""
     pools = ""
 
@@ -287,7 +289,7 @@ def _regions(pages: Pages, fleet_state: FleetState) -> Callable[[Report, Mapping
             "pools": pools,
             "kill": pages.fragment("_kill.html", top=top_bar(report, fleet_state)),
             "events": pages.fragment("overview/_events.html", events=latest_events(report)),
-            "troubles": pages.fragment("_troubles.html", troubles=report.troubles),
+            "troubles": pages.fragment("_troubles.html", troubles=troubles()),
         }
 
     return render

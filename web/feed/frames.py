@@ -9,6 +9,7 @@ from typing import Any
 
 from astraflow.contract.reports import Report
 from web.feed.pins import pin_json
+from web.feed.report_json import plain
 from web.feed.state import RunState
 from web.history.points import Point, point_json
 from web.present.cells import Cell, live_cells
@@ -130,4 +131,7 @@ def _packed(cells: Mapping[str, Cell]) -> dict[str, list[str]]:
 
 
 def _encoded(**message: Any) -> str:
-    return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a number that is not finite: no browser reads those
+        return json.dumps(plain(message), ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -172,4 +172,5 @@ def members_of(rows: Sequence[NodeRow]) -> str:
 
 def _encoded(texts: Mapping[str, tuple[str, str]], members: str) -> str:
     cells = {key: [text, tone] for key, (text, tone) in texts.items()}
-    return json.dumps({"kind": "rows", "cells": cells, "members": members}, ensure_ascii=False, separators=(",", ":"))
+    message = {"kind": "rows", "cells": cells, "members": members}
+    return json.dumps(message, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

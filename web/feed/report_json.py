@@ -56,7 +56,7 @@ def report_from_json(text: str) -> RecordedReport:
     """Read back what `report_to_json` wrote."""
     try:
         content = json.loads(text)
-    except ValueError:
+    except (RecursionError, ValueError):
         content = {}
     content = content if isinstance(content, dict) else {}
     return RecordedReport(

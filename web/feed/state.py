@@ -42,6 +42,16 @@ class RunState:
         self.pinned = Pinned()
         self.recent = RecentCounts()
         self.feed = Feed(state=FeedState.CONNECTING)
+        self.skipped = 0
+        """Reports and frames that could not be shown since this process began. Count."""
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What the report says keeps the run from going on, and what this page left out."""
+        told = self.report.troubles if self.report is not None else ()
+        if not self.skipped:
+            return told
+        return (*told, f"This page cannot show {self.skipped} of the reports that came; its log says why.")
 
     @property
     def age_s(self) -> float | None:
@@ -62,12 +72,11 @@ class RunState:
 
     def update(self, report: Report) -> Point | None:
         """Take the newest report. None when its point is already there."""
-        self.report = report
+        point = self.fill(report)
+        self.report = report  # after what can fail: pages show the latest report that can be shown
         self._received_at = self.clock.now()
         self.feed = Feed(state=FeedState.LIVE)
-        self.pinned.see(report)
-        self.recent.see(report)
-        return self.series.add(report)
+        return point
 
     def is_other_run(self, report: Report) -> bool:
         """Whether a report continues nothing of what is shown: another name, or a sequence that went back."""

@@ -174,6 +174,8 @@ def rounded(value: float | None) -> float | None:
     """
     if not isinstance(value, float):
         return value
+    if not math.isfinite(value):
+        return None
     short = float(f"{value:.{SIGNIFICANT_DIGITS}g}")
     return int(short) if short.is_integer() else short
 

@@ -1,5 +1,6 @@
 """Reads a subject's numbers over any stretch of time, at the finest level that fits."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -139,4 +140,5 @@ def _numbers(
         number = table.high if value in HIGHEST and level is not SECONDS else table.number
         query = select(table.at, number).where(table.series_id == series_id, table.at >= since, table.at < until)
         for at, found in session.execute(query).all():
-            yield at, value, found
+            if isinstance(found, int | float) and math.isfinite(found):
+                yield at, value, found

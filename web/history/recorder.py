@@ -15,6 +15,7 @@ from web import queries
 from web.db import Database
 from web.feed.report_json import recorded_json
 from web.history import writing
+from web.history.checking import MAX_TEXT
 from web.history.points import Point
 from web.history.samples import NodeBuckets, Sample, Shares, point_samples
 from web.history.writing import Names
@@ -46,6 +47,8 @@ class Recorder:
         self._run_id: int | None = None
         self._names: Names = {}
         self._flushes = 0
+        self.skipped = 0
+        """Samples that were given up because they could not be written. Count."""
         self._flushing = asyncio.Lock()
 
     @property
@@ -118,6 +121,11 @@ class Recorder:
             await self.flush()
         except DBAPIError as problem:
             log.warning("recording_failed", problem=str(problem.orig), waiting=len(self._waiting))
+        except Exception as problem:  # what was reported never ends the process
+            self.skipped += len(self._waiting)
+            self._waiting.clear()
+            said = f"{type(problem).__name__}: {problem}"[:MAX_TEXT]
+            log.warning("recording_skipped", problem=said, skipped=self.skipped)
 
     def _write(
         self, session: Session, report: Report, samples: list[Sample], run_id: int | None, names: Names

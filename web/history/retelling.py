@@ -21,7 +21,8 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.runs import RunFolder
 from astraflow.runtime.service import print_error
 from web.db import Database, open_database
-from web.history.points import Series
+from web.history.checking import MAX_TEXT, ReportChecker
+from web.history.points import Point, Series
 from web.history.recorder import Recorder
 
 log = get_logger()
@@ -41,27 +42,54 @@ async def retell(folder: RunFolder, database: Database) -> int:
     facts = folder.facts
     place = str(folder.path.absolute())
     recorder = Recorder(database, dataflow=facts.dataflow, recipe=facts.recipe, folder=place, clock=SystemClock())
-    series = Series()
     last: Report | None = None
     told = 0
-    for report in _readable(folder.path):
-        recorder.add(report, series.add(report))
+    skipped: list[str] = []
+    for report, point in _readable(folder.path, skipped):
+        recorder.add(report, point)
         last, told = report, told + 1
         if told % AT_ONCE == 1:  # the first by itself: it says when the run began
             await recorder.flush()
     if last is None:
         raise InvalidInput(f"the archive of {folder.path} holds no report that can be read")
-    recorder.add(replace(last, events=await _events(folder.path)), None)
+    events = await _events(folder.path)
+    recorder.add(replace(last, events=(*events, *_told_skipped(skipped, last, events))), None)
     await recorder.flush()
     return told
 
 
-def _readable(folder: Path) -> Iterator[Report]:
-    """Reports up to where the file is torn, if it is."""
+def _told_skipped(skipped: list[str], last: Report, events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Says on the page of the run how many of its reports are left out."""
+    if not skipped:
+        return ()
+    ordinal = max([0, *(event.ordinal for event in events)]) + 1
+    message = f"{len(skipped)} recorded reports cannot be shown and are left out; the first: {skipped[0]}"
+    return (Event(ordinal=ordinal, at=last.at, kind="reports_skipped", subject=last.run, message=message),)
+
+
+def _readable(folder: Path, skipped: list[str]) -> Iterator[tuple[Report, Point | None]]:
+    """Yields the reports that can be shown, with their points, up to where the file is torn.
+
+    skipped: gets why, for each that cannot be shown.
+    """
+    checker, series = ReportChecker(), Series()
+
+    def skip(problem: Exception) -> None:
+        skipped.append(f"{type(problem).__name__}: {problem}"[:MAX_TEXT])
+
     try:
-        yield from kept_reports(folder)
+        for report in kept_reports(folder, on_skipped=skip):
+            try:
+                checked = checker.checked(report)
+                point = series.add(checked)
+            except Exception as problem:  # a recorded report's content never ends the process
+                skip(problem)
+            else:
+                yield checked, point
     except (CorruptData, InvalidInput) as problem:
         log.warning("history_is_torn", folder=str(folder), problem=str(problem))
+    if skipped:
+        log.warning("reports_skipped", folder=str(folder), skipped=len(skipped), problem=skipped[0])
 
 
 async def _events(folder: Path) -> tuple[Event, ...]:

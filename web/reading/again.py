@@ -10,15 +10,18 @@ import re
 from fastapi import Request
 from fastapi.responses import Response
 
+from web.accounts.viewer import Viewer
+from web.parts import Parts
+
 _MOMENT = re.compile(rb'(<time data-behavior="[a-z]+"[^>]*>)[^<]*')
 """A moment's text grows older by itself, in the browser too: that is nothing new."""
 
 _TAG = re.compile(r'^W/"([0-9a-f]*)\.([0-9a-f]*)"$')
 
 
-def made_from(*what: object) -> str:
-    """The first half of a tag: equal as long as the part would be made from equal things."""
-    return _digest(repr(what).encode())
+def made_from(parts: Parts, viewer: Viewer, *what: object) -> str:
+    """The first half of a tag: equal as long as the same viewer's part of the same run is made from equal things."""
+    return _digest(repr((parts.run, viewer.user_id, viewer.role, viewer.scope, viewer.grants, what)).encode())
 
 
 def nothing_new(request: Request, made: str) -> Response | None:

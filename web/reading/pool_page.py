@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Instance, Pool
+from web.accounts.viewer import Viewer
 from web.acts import fleet as fleet_acts
 from web.parts import Parts
 from web.present.decisions import decision_groups, decision_row
@@ -71,23 +72,24 @@ async def pool_now(parts: Parts, pool: Pool) -> dict[str, Any]:
         "problem": problem,
         "groups": decision_groups([decision_row(entry) for entry in decisions.entries]),
         "decision_problems": decisions.problems,
-        "undo": parts.shelf.specs.get((pool.spec.id, pool.version)),
+        "undo": parts.shelf.specs.get((parts.run, pool.spec.id, pool.version)),
         "release_key": fleet_acts.form_key("release", pool.spec.id, pool.hold_until),
         "undo_key": fleet_acts.form_key("undo", pool.spec.id, pool.version),
     }
 
 
-def made_from(parts: Parts, pool: Pool, *, may_act: bool) -> str:
+def made_from(parts: Parts, viewer: Viewer, pool: Pool) -> str:
     """What is known without asking anybody, as the half of a tag: when it moves, the rest is read again."""
     now, report, advice = parts.clock.wall(), parts.state.report, parts.frames.cells.get(f"pool/{pool.spec.id}/advice")
     fleet = fleet_view(parts.fleet_state, parts.settings, now=now)
     return again.made_from(
+        parts,
+        viewer,
         replace(pool, usd_today=0.0),  # it grows all the time; what is seen of it is in the row
         pool_row(pool, now=now),
         (fleet.is_stale, fleet.is_stale and fleet.age, fleet.problem),
         report.events[-1:] if report else (),
         advice,
-        may_act,
         int(now / UNMOVED_S),
     )
 

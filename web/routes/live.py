@@ -1,19 +1,21 @@
 """`/live`: the WebSocket that every open page listens to."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
+from web.accounts.viewer import Viewer
 from web.door.guard import CLOSED_FOR_LOGIN, cookie_of
 from web.door.roles import Need, needs
 from web.parts import Parts, PartsOf
 
 router = APIRouter()
 
-RECHECK_S = 300.0
-"""A session that ended elsewhere ends here too, at the latest after this."""
+RECHECK_S = 60.0
+"""A session that another process ended in a shared database ends here after this, at the latest."""
 
 SEND_S = 10.0
 """A browser that takes nothing for so long is gone."""
@@ -65,11 +67,33 @@ async def _wait_for_end(socket: WebSocket) -> None:
 
 
 async def _recheck(socket: WebSocket, parts: Parts) -> None:
-    cookie = cookie_of(socket.headers, parts.accounts.sessions.cookie_name)
-    came_from: str = socket.state.came_from
-    while (viewer := await parts.accounts.viewer(socket.headers, cookie=cookie, came_from=came_from)) is not None:
-        if not viewer.may(Need.READ):
+    """Closes the socket when its session or token ends, and when its rights change: the page then connects anew."""
+    first: Viewer = socket.state.viewer
+    code = GOING_AWAY
+    while True:
+        change = parts.accounts.changes.next
+        viewer = await _viewer_now(socket, parts)
+        if viewer is None or not viewer.may(Need.READ):
+            code = CLOSED_FOR_LOGIN
             break
-        await parts.clock.sleep(RECHECK_S)
-    await socket.close(CLOSED_FOR_LOGIN)
+        if not viewer.has_same_rights(first):
+            break
+        rest_s = min(RECHECK_S, viewer.ends_at - parts.clock.wall())
+        await _either(change.wait(), parts.clock.sleep(max(0.0, rest_s)))
+    await socket.close(code)
     raise _Ended
+
+
+async def _viewer_now(socket: WebSocket, parts: Parts) -> Viewer | None:
+    cookie = cookie_of(socket.headers, parts.accounts.sessions.cookie_name)
+    return await parts.accounts.viewer(socket.headers, cookie=cookie, came_from=socket.state.came_from)
+
+
+async def _either(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Waits for the first of several."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -207,7 +207,7 @@ async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) 
     async def asked() -> str:
         known = pool_of(parts, pool)
         observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
-        before = parts.shelf.specs.get((pool, observed)) if "undo" in form else None
+        before = parts.shelf.specs.get((parts.run, pool, observed)) if "undo" in form else None
         if "undo" in form and before is None:
             raise InvalidInput("what was before is not known any more: set it by hand")
         spec = before or spec_from(known.spec, form)
@@ -226,7 +226,7 @@ async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) 
 async def show_now(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
     """What changes of its page by itself. Its machines and journal are read when something moved, or is not new."""
     known = pool_of(parts, pool)
-    made = made_from(parts, known, may_act=viewer.may(Need.OPERATE, run=parts.run, pool=pool))
+    made = made_from(parts, viewer, known)
     return again.nothing_new(request, made) or again.answered(
         request,
         parts.pages.page(request, "pools/_live.html", cells=parts.frames.cells, **await pool_now(parts, known)),
@@ -263,7 +263,7 @@ async def _told(asked: Any, *, if_failed: str, back: str, undo: Undo | None = No
 
 def _plan(parts: Parts, pool: str, plan: str) -> Plan:
     """The plan of that pool. Raises: HTTPException for one that is not known, or was made for another pool."""
-    known = parts.shelf.plans.get(PlanId.known(plan))
+    known = parts.shelf.plans.get((parts.run, PlanId.known(plan)))
     if known is None or known.request.pool != pool:
         raise HTTPException(404, "That plan is not known (any more): plans are good for five minutes. Plan again.")
     return known

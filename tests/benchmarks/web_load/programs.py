@@ -72,9 +72,9 @@ async def web_process(feed: Feeding, directory: Path, *, port: int = 0) -> Async
         sys.executable, *arguments, "--port", str(port), stdout=PIPE, stderr=log, env=environment
     )
     try:
-        url = (await _line(process, "ready ")).removeprefix("ready ").strip()
-        address = url.partition("/login")[0]
-        yield Web(login_url=url, address=address, process=psutil.Process(process.pid))
+        address = (await _line(process, "ready ")).removeprefix("ready ").strip()
+        link = (directory / "login-link").read_text()
+        yield Web(login_url=link, address=address, process=psutil.Process(process.pid))
     finally:
         log.close()
         await _ended(process)

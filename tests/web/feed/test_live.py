@@ -1,15 +1,18 @@
 """The WebSocket: who may listen, and that nobody misses a second."""
 
+import asyncio
 import json
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.web import RunningWeb
+from tests.fakes.web import RunningWeb, shown_secret
+from web.settings import SESSION_S
 
 pytestmark = pytest.mark.anyio
 
@@ -121,3 +124,70 @@ async def test_beats_tell_that_the_feed_died_while_the_web_process_lives(
             beat = await told(connection)
 
     assert beat["age"] > 8
+
+
+async def closed_code(connection: ClientConnection) -> int:
+    """Returns the code with which the page closes a connection; frames that come before are passed over."""
+    with pytest.raises(ConnectionClosed) as closed:
+        async with asyncio.timeout(30):  # far below the interval at which sockets are checked without a change
+            while True:
+                await connection.recv()
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
+def cookies_of(client: httpx.AsyncClient) -> str:
+    return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+
+
+async def test_a_logout_ends_the_frames_of_that_session_at_once_and_of_no_other(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "viewer") as viewer:
+        await web.until_live(admin, sequence=150)
+        own, other = socket(web, after=150, cookie=cookies_of(viewer)), socket(web, after=150, cookie=cookies_of(admin))
+        async with own as ended, other as going_on:
+            assert (await viewer.post("/logout")).status_code == 303
+            assert await closed_code(ended) == 4401
+            await fake.advance()
+            assert (await told(going_on))["seq"] == 151
+
+
+async def test_locking_a_user_out_ends_the_frames_of_all_their_sessions_and_tokens_at_once(web: RunningWeb) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "operator", name="bob") as bob:
+        await web.until_live(admin, sequence=150)
+        token = shown_secret(await bob.post("/settings/tokens", data={"name": "a", "scope": "viewer", "days": "9"}))
+        address = web.address.replace("http", "ws") + "/live?after=150"
+        by_token = connect(address, additional_headers={"authorization": f"Bearer {token}"})
+        async with socket(web, after=150, cookie=cookies_of(bob)) as first, by_token as second:
+            assert (await admin.post("/settings/users/2/disable", data={})).status_code == 303
+            assert [await closed_code(first), await closed_code(second)] == [4401, 4401]
+
+
+async def test_a_revoked_token_ends_its_frames_at_once(web: RunningWeb) -> None:
+    async with web.logged_in() as admin:
+        await web.until_live(admin, sequence=150)
+        token = shown_secret(await admin.post("/settings/tokens", data={"name": "a", "scope": "viewer", "days": "9"}))
+        address = web.address.replace("http", "ws") + "/live?after=150"
+        async with connect(address, additional_headers={"authorization": f"Bearer {token}"}) as connection:
+            assert (await admin.post("/settings/tokens/1/revoke", data={})).status_code == 303
+            assert await closed_code(connection) == 4401
+
+
+async def test_another_role_or_grant_has_the_page_connect_anew_at_once(web: RunningWeb) -> None:
+    async with web.logged_in() as admin, web.in_role(admin, "viewer", name="bob") as bob:
+        await web.until_live(admin, sequence=150)
+        for path, data in (
+            ("/settings/users/2/role", {"role": "operator"}),
+            ("/settings/grants", {"holder": "2", "role": "admin", "place": "reverse-0001", "pool": ""}),
+        ):
+            async with socket(web, after=150, cookie=cookies_of(bob)) as connection:
+                assert (await admin.post(path, data=data)).status_code == 303
+                assert await closed_code(connection) == 1012
+
+
+async def test_a_session_that_expires_ends_its_frames_at_that_moment(web: RunningWeb) -> None:
+    cookie = await cookie_of(web)
+    web.clock.push(SESSION_S - 1.5)
+    async with socket(web, after=150, cookie=cookie) as connection:
+        assert await closed_code(connection) == 4401

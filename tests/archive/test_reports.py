@@ -1,0 +1,35 @@
+"""Recorded reports are expanded within a bound."""
+
+import tracemalloc
+
+import pytest
+from zstandard import ZstdCompressor
+
+from astraflow.archive.reports import MAX_REPORT_BYTES, inflated, packed, unpacked
+from astraflow.contract.errors import CorruptData
+from tests.fakes.world import World
+
+
+def test_a_report_is_read_back_as_it_was() -> None:
+    report = World(nodes=tuple(f"node-{number}" for number in range(500))).report(150)
+
+    assert unpacked(packed(report)).nodes == report.nodes
+
+
+@pytest.mark.parametrize("size_bytes", [2 * MAX_REPORT_BYTES, 16 * 2**20])
+def test_a_small_row_that_declares_a_large_message_is_refused_before_anything_is_allocated(size_bytes: int) -> None:
+    bomb = ZstdCompressor(level=19).compress(b"\0" * size_bytes)
+    assert len(bomb) < 2**14
+    tracemalloc.start()
+    with pytest.raises(CorruptData):
+        inflated(bomb)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 2**20
+
+
+def test_a_row_that_does_not_declare_its_size_or_is_no_frame_is_refused() -> None:
+    unsized = ZstdCompressor(write_content_size=False).compress(b"report")
+    for body in (unsized, b"", b"no frame", packed(World().report(1))[:-20]):
+        with pytest.raises(CorruptData):
+            unpacked(body)

@@ -1,0 +1,66 @@
+"""Whatever services leave on the disk is readable by their user only, and no log file has a way in."""
+
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.system.processes import command, running
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+def open_to_others(folder: Path) -> dict[str, str]:
+    """Returns the mode of every file, folder and socket that others than the owner may touch."""
+    places = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return {str(path): oct(mode) for path, mode in places.items() if not stat.S_ISLNK(mode) and mode & 0o077}
+
+
+async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs(tmp_path: Path) -> None:
+    run_dir = tmp_path / "state" / "run"
+    async with running("smoke", run_dir, "--fleet", said=tmp_path / "said") as run:
+        await run.steps_more(3)
+        link = (run_dir / "web" / "login-link").read_text()
+        token = link.partition("token=")[2]
+        opened = open_to_others(tmp_path / "state")
+        files = [path for path in run_dir.rglob("*") if path.is_file() and path.suffix in (".log", ".json")]
+        said = "".join(path.read_text(errors="replace") for path in (*files, tmp_path / "said"))
+        names = {path.name for path in run_dir.rglob("*")}
+
+    assert opened == {}
+    assert {"web.sqlite", "web.sqlite-wal", "history.sqlite", "web.log", "dataflow.log"} <= names
+    assert token
+    assert token not in said
+
+
+@pytest.mark.parametrize("role", ["weights", "dataflow", "fleet"])
+async def test_a_role_that_is_served_by_itself_keeps_its_state_private(tmp_path: Path, role: str) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    directory.chmod(0o755)
+    pools = tmp_path / "fleet.toml"
+    pools.write_text('[providers.local]\nkind = "local_process"\n')
+    arguments = {
+        "weights": ["smoke"],
+        "dataflow": ["smoke", "--weights", "127.0.0.1:1"],
+        "fleet": [str(pools), "--dataflow", "127.0.0.1:1"],
+    }[role]
+    process = await asyncio.create_subprocess_exec(
+        *command("serve", role, *arguments, "--directory", str(directory)),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"ASTRAFLOW_TOKEN": "run-token"},
+        umask=0o022,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            assert (await process.stdout.readline()).startswith(b"ready ")
+        assert any(directory.iterdir())
+        assert open_to_others(directory) == {}
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
