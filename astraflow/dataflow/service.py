@@ -58,6 +58,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.scaling.options import Spec
+from astraflow.wire.listeners import ENROLMENT
 from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
 from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
@@ -219,7 +220,7 @@ class Service:
             yield
             return
         door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
-        async with serving(door, self._register_enrollment) as enroll_address:
+        async with serving(door, self._register_enrollment, limits=ENROLMENT) as enroll_address:
             self._ports.enrollment = _port(enroll_address)
             log.info("enrollment_ready", address=enroll_address)
             yield
