@@ -8,6 +8,10 @@ from astraflow.contract.links import LinkReport
 from astraflow.contract.values import Json
 
 
+MAX_CAPACITY = 4096
+"""Episodes that one node runs at once, at most: their leases and the ids in its reports stay small."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """What a node says about itself when it joins. `name` is stable over restarts of the same node."""

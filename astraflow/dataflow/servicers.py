@@ -10,7 +10,7 @@ from astraflow.access.callers import Role, actor, current_caller, own_pool
 from astraflow.contract.batches import TrainerWelcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.nodes import Welcome
+from astraflow.contract.nodes import MAX_CAPACITY, Welcome
 from astraflow.contract.reports import Report
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
@@ -56,9 +56,6 @@ from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentServicer
 MAX_WAIT_S = 60.0
 """A long poll is never longer, whatever is asked."""
 
-MAX_CAPACITY = 4096
-"""Tasks in one answer, whatever is asked: it fits into a message, and no node takes all there is."""
-
 MAX_REPLAYED = 50_000
 """Reports that one question is about, whatever is asked: more than a month of minutes."""
 
@@ -91,7 +88,7 @@ class NodeDataService(NodeDataServicer):
 
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
         """See the proto."""
-        node, episodes = decode_push(request)
+        node, episodes = decode_push(request, is_checked=True)
         return data.PushReply(fates=await self._nodes.push(node, episodes, raw=request))
 
     async def HandBack(self, request: data.HandBackRequest, context: Any) -> data.HandBackReply:  # noqa: N802

@@ -23,6 +23,7 @@ from astraflow.wire.errors import ERROR_KEY, to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
 from astraflow.wire.listeners import DATA, ListenerLimits, for_strangers
 from astraflow.wire.pem import authorities, pair
+from astraflow.wire.requests import check, check_size
 from astraflow.wire.routes import check_route
 
 log = get_logger()
@@ -304,11 +305,12 @@ class _Call:
         return str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
 
     async def _watched(
-        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], check: Callable[[Any], None]
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], scope: Callable[[Any], None]
     ) -> AsyncIterator[Any]:
         async for request in requests:
             self.still(context)
             check(request)
+            scope(request)
             yield request
 
 
@@ -410,11 +412,16 @@ def _raise_for(watch: _Watch) -> None:
 
 
 def _parsed(request: Any, parse: Parse, method: str) -> Any:
-    """Raises: InvalidInput for bytes that are no such request."""
+    """Raises: InvalidInput for bytes that are no such request, are too many, or hold what no request may."""
+    check_size(method, len(request))
+    if parse is None:
+        return request
     try:
-        return request if parse is None else parse(request)
+        parsed = parse(request)
     except DecodeError:
         raise InvalidInput(f"the {len(request)} bytes given to {method} are no request of it") from None
+    check(parsed)
+    return parsed
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception, method: str) -> None:

@@ -99,7 +99,7 @@ async def test_a_message_larger_than_the_listener_takes_is_refused() -> None:
 @pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
 async def test_a_stranger_is_refused_before_its_message_arrives(token: str) -> None:
     async with listening(age_s=None) as address:
-        assert (await flooded(address, lambda peer: len(peer.ended) == 2, token=token, calls=2)).sent_bytes == 0
+        assert (await flooded(address, lambda peer: len(peer.ended) >= 2, token=token, calls=2)).sent_bytes == 0
 
 
 async def test_another_protocol_is_refused_before_its_message_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
