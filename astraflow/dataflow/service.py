@@ -236,7 +236,8 @@ class Service:
             return
         from astraflow.dataflow.metrics import serving_metrics  # an HTTP server, for those who want one
 
-        async with serving_metrics(door, lambda: self._history.latest or self.report()) as address:
+        losses = self._archive.losses
+        async with serving_metrics(door, lambda: self._history.latest or self.report(), losses) as address:
             log.info("metrics_ready", address=address)
             yield
 
@@ -295,12 +296,15 @@ class Service:
         self._nodes.tick()
 
     async def _report(self) -> None:
-        report = self.report()
-        for finding in self._watch.findings(report):
-            self._run.events.add(finding.kind, finding.subject, finding.message)
-        self._run.events.tick()
-        self._advisor.observe(report)
-        self._history.add(replace(report, advice=self._advisor.latest))
+        """Report once. What fails is left out and counted: a report never ends the service."""
+        with self._archive.losses.counted("report"):
+            report = self.report()
+            for finding in self._watch.findings(report):
+                self._run.events.add(finding.kind, finding.subject, finding.message)
+            self._run.events.tick()
+            with self._archive.losses.counted("report"):
+                self._advisor.observe(report)
+            self._history.add(replace(report, advice=self._advisor.latest))
 
 
 def _credentials(run: Run, listen: Listen, keeper: Keeper) -> Credentials:

@@ -131,8 +131,8 @@ def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
 def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[Episode]]:
     """A whole `PushRequest` -> who pushes what. The arrays are views of `raw`.
 
-    is_checked: hold it to the limits of requests, for what comes from a peer; what was accepted before they were is read
-    without. Raises: InvalidInput.
+    is_checked: hold it to the limits of requests, for what comes from a peer; what was accepted before there
+    were any is read without. Raises: InvalidInput.
     """
     message, arrays = split(pb.PushRequest, raw)
     if is_checked:

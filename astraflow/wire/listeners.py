@@ -1,8 +1,8 @@
 """Limits of a listener: what gRPC lets its peers use before any code of the service runs.
 
-A peer is authenticated by the metadata of its call, which arrive before its message. Until then it can open connections,
-streams and fill the windows of those streams; each of these has a limit here. The sizes of single methods' messages are
-in `wire.requests`.
+A peer is authenticated by the metadata of its call, which arrive before its message. Until then it can open connections
+and streams, and fill the windows of those streams; each of these has a limit here. `wire.requests` limits the messages
+of single methods.
 """
 
 from dataclasses import dataclass, replace

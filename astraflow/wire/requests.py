@@ -1,7 +1,7 @@
 """Limits of requests: how large each method's message may be, and what its fields may hold.
 
 Declared once, by the names of the protos, and applied to every request at the one place where requests are parsed
-(`wire.server`, and `codec_data` for pushes): numbers are finite and bounded, texts, lists and maps have a largest length.
+(`wire.server`, and `codec_data` for pushes): numbers are finite and bounded, texts, lists and maps have a largest size.
 Clients bring what they send within the same limits (`fitted`), so that an honest peer is never refused for a figure
 that could not be computed or a text that became too long.
 """
@@ -213,10 +213,7 @@ class _Rule:
     def is_finite(self, value: Any) -> bool:
         if self.kind not in ("number", "message"):
             return True
-        if self.is_map:
-            ones = value.values()
-        else:
-            ones = value if self.is_list else (value,)
+        ones = value.values() if self.is_map else value if self.is_list else (value,)
         if self.kind == "message":
             return all(is_finite(one) for one in ones)
         return all(-MAX_NUMBER <= one <= MAX_NUMBER for one in ones)

@@ -257,7 +257,7 @@ class _Call:
         return parsed
 
     def is_refused_unread(self) -> bool:
-        """Whether protocol or token are wrong: then no byte of the message is read, so that strangers fill no memory."""
+        """Whether protocol or token are wrong: then the message is not read, so that strangers fill no memory."""
         if self.keeper is None:
             return False
         try:

@@ -20,8 +20,8 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
-from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.listeners import FLEET
+from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.alarms import Alarms

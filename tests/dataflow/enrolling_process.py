@@ -33,7 +33,7 @@ async def main(directory: Path, enroll_port: int) -> None:
             directory=directory / "dataflow",
             weights_address="127.0.0.1:1",
             stop=stop,
-            on_ready=lambda address: print(address, flush=True),
+            on_ready=lambda address: print(address, flush=True),  # noqa: T201 (the parent reads it)
         )
     )
     await asyncio.to_thread(sys.stdin.read)

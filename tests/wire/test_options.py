@@ -7,7 +7,9 @@ import pytest
 
 from astraflow.wire import channel, listeners, server
 
-OURS = sorted({name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS, *listeners.ENROLMENT.options())})
+OURS = sorted(
+    {name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS, *listeners.ENROLMENT.options())}
+)
 
 
 @pytest.fixture(scope="module")
