@@ -275,37 +275,42 @@ def _is_address(text: str) -> bool:
 def _rules(descriptor: Descriptor) -> Mapping[str, _Rule]:
     """The rules of a message's fields, by name; fields that can break none are left out."""
     found = {field.name: _rule(field) for field in descriptor.fields}
-    return {name: rule for name, rule in found.items() if _matters(rule, descriptor.fields_by_name[name])}
+    return {name: rule for name, rule in found.items() if _matters(rule, descriptor.fields_by_name[name].message_type)}
 
 
 def _rule(field: FieldDescriptor) -> _Rule:
-    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-    values = field.message_type.fields_by_name["value"] if is_map else field
+    entry = field.message_type
+    is_map = entry is not None and entry.GetOptions().map_entry
+    limit = _limit(field)
     return _Rule(
         name=field.name,
-        limit=_LIMITS.get(f"{field.containing_type.name}.{field.name}", _DEFAULT),
-        kind=_kind(values),
+        limit=limit,
+        kind=_kind(entry.fields_by_name["value"] if is_map and entry is not None else field, limit),
         is_list=field.is_repeated and not is_map,
         is_map=is_map,
     )
 
 
-def _kind(field: FieldDescriptor) -> str:
+def _limit(field: FieldDescriptor) -> Limit:
+    assert field.containing_type is not None  # noqa: S101 (fields of messages have one; extensions are not used)
+    return _LIMITS.get(f"{field.containing_type.name}.{field.name}", _DEFAULT)
+
+
+def _kind(field: FieldDescriptor, limit: Limit) -> str:
     if field.cpp_type in (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT):
         return "number"
     if field.type == FieldDescriptor.TYPE_STRING:
         return "text"
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         return "message"
-    is_bounded = _LIMITS.get(f"{field.containing_type.name}.{field.name}", _DEFAULT).number < MAX_NUMBER
-    return "number" if is_bounded else "other"
+    return "number" if limit.number < MAX_NUMBER else "other"
 
 
-def _matters(rule: _Rule, field: FieldDescriptor) -> bool:
+def _matters(rule: _Rule, inner: Descriptor | None) -> bool:
     if rule.is_map or (rule.is_list and rule.limit.items is not None):
         return True
     if rule.kind == "message":
-        return bool(_rules(field.message_type))
+        return inner is not None and bool(_rules(inner))
     if rule.kind == "text":
         return rule.limit.chars is not None
     return rule.kind == "number"

@@ -270,13 +270,17 @@ async def test_figures_that_no_release_knows_are_left_out(tmp_path: Path) -> Non
         assert (shown.counters, shown.gauges) == ({"busy_s": 2.0}, {})
 
 
+def labels(field: str, text: str) -> dict[str, Any]:
+    return {field: text}
+
+
 def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
     for value in (NAN, INF, 1.7e308):
         yield common.NodeFacts(name="node", pool="local", price_per_hour=value)
     yield common.NodeFacts(name="node", pool="local", capacity=4097)
     for field in ("region", "engine", "hardware", "software"):
         for text in ("x" * 257, "two\nlines", "\x1b[2J", "\u202e"):
-            yield common.NodeFacts(name="node", pool="local", **{field: text})
+            yield common.NodeFacts(name="node", pool="local", **labels(field, text))
     yield common.NodeFacts(name="x" * 129, pool="local")
     yield common.NodeFacts(name="node", pool="local", running=["train:0/0"] * 4097)
 
@@ -294,7 +298,7 @@ async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path)
         await service.trainer().attach(version=Version(0), backend="single", is_simulated=False)
         before = await service.control.report()
         stranger = Stranger(service.link.channel)
-        step = {"batch": "solver:0", "policy": "solver", "version": 1}
+        step: dict[str, Any] = {"batch": "solver:0", "policy": "solver", "version": 1}
         broken = [
             *(pb.ReportStepRequest(**step, metrics={"loss": value}) for value in (NAN, INF, 1.7e308)),
             pb.ReportStepRequest(**step, compute_s=NAN),

@@ -3,6 +3,7 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -174,9 +175,10 @@ async def test_a_service_serves_its_report_and_says_so_when_it_cannot(tmp_path: 
 
 
 async def test_a_report_that_cannot_be_told_is_counted_and_the_next_one_is_answered() -> None:
-    losses, reports = Losses(), [replace(full_report(), at=None), full_report()]
+    untold: dict[str, Any] = {"at": None}
+    losses, reports = Losses(), [replace(full_report(), **untold), full_report()]
     door = MetricsDoor(host="127.0.0.1", port=0)
-    async with serving_metrics(door, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:  # type: ignore[arg-type]  # at
+    async with serving_metrics(door, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
         assert (await client.get(address)).status_code == 503
         told = (await client.get(address)).text
     assert losses.counts["metrics"] == 1

@@ -1,4 +1,4 @@
-"""Texts of nodes as a maintainer is told of them: the same whatever is in them, and in time that grows with their length."""
+"""Texts of nodes as a maintainer is told of them: each pattern looks through them once."""
 
 import pytest
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ ALL = [limits for limits in vars(listeners).values() if isinstance(limits, Liste
 
 
 @asynccontextmanager
-async def listening(**changed: float | None) -> AsyncIterator[str]:
+async def listening(**changed: Any) -> AsyncIterator[str]:
     """A server with the limits of the enrolment port, some of them changed."""
     limits = replace(ENROLMENT, **changed)
     async with serving(Listen(token=TOKEN, drain_s=0.1), Plane().register, limits=limits) as address:
