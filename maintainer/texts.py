@@ -16,7 +16,8 @@ _VARIABLE = re.compile(
     "[^"]*" | '[^']*' | `[^`]*`                    # quoted
     | \b[0-9A-HJKMNP-TV-Z]{26}\b                   # ULIDs
     | (?:/[\w.~-]+){2,}/? | \b\w+://\S+            # paths, addresses
-    | \b(?=[\w-]*\d)[\w-]{2,}\b | \d+(?:\.\d+)*    # names with digits in them, numbers
+    | (?<![\w-])(?=[\w-]*\d)[\w-]{2,}\b            # names with digits in them: each is looked through once
+    | \d+(?:\.\d+)*                                # numbers
     """,
     re.VERBOSE,
 )

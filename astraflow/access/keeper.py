@@ -49,6 +49,10 @@ class Keeper:
         """What is not good any more; whoever revokes adds to it."""
         return self._revoked
 
+    def check_token(self, token: str) -> None:
+        """Check a token before anything else of its call is read. Raises: NotAuthenticated if no certificate helps."""
+        self._holder(token)
+
     def caller(self, token: str, certificate: bytes | None) -> Caller:
         """Who shows this token, and this certificate (PEM). Raises: NotAuthenticated, saying what would do."""
         caller = self._holder(token)

@@ -26,9 +26,17 @@ PAGE_BYTES = 16 * 2**20
 
 _COLUMNS = "ordinal, step, fate, size_bytes, body, prompt_text, completion_text"
 
+MAX_SHOWN = 1e9
+"""Rewards beyond it count as this: they were accepted before rewards had a bound, and their range is no number."""
+
+_SHOWN = f"max(-{MAX_SHOWN!r}, min({MAX_SHOWN!r}, reward))"
+
+_SMALLEST_SPREAD = 1e-9
+"""Rewards that differ by a smaller part are shown as one: bins of that width are not told apart by their numbers."""
+
 _FIGURES = (
     "group_id, policy, flow, max(ordinal), max(at), max(step), max(fate), count(reward), count(failure), "
-    "sum(is_truncated), avg(reward), min(reward), max(reward)"
+    f"sum(is_truncated), avg({_SHOWN}), min({_SHOWN}), max({_SHOWN})"
 )
 
 
@@ -60,14 +68,14 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardSpread:
     """All that match, by their rewards."""
     matching = _matching(query.matching)
-    select = f"select min(reward), max(reward), count(failure) from samples where {matching.text}"  # noqa: S608 (values are apart)
+    select = f"select min({_SHOWN}), max({_SHOWN}), count(failure) from samples where {matching.text}"  # noqa: S608 (values are apart)
     low, high, failed = database.execute(select, matching.values).fetchone()
     if low is None:
         return RewardSpread(bins=(), failed=failed)
     width = bin_width(low, high, at_most=query.at_most)
     first = math.floor(low / width)
     select = (
-        f"select cast(reward / ? - ? as integer), min(reward), max(reward), count(*), "  # noqa: S608 (values are apart)
+        f"select cast({_SHOWN} / ? - ? as integer), min({_SHOWN}), max({_SHOWN}), count(*), "  # noqa: S608 (values are apart)
         f"count(distinct policy || ' ' || group_id) from samples where {matching.text} and reward is not null "
         "group by 1 order by 1"
     )
@@ -92,7 +100,7 @@ def bin_width(low: float, high: float, *, at_most: int) -> float:
     (0.1, 2.5, 0.1)
     """
     rough = (high - low) / max(1, at_most - 2)
-    if rough <= 0:
+    if rough <= _SMALLEST_SPREAD * max(1.0, abs(low), abs(high)):
         return 0.1
     magnitude = 10.0 ** math.floor(math.log10(rough))
     return next(factor * magnitude for factor in (1.0, 2.5, 5.0, 10.0) if factor * magnitude >= rough)

@@ -24,6 +24,7 @@ from astraflow.wire.codec_data import (
 from astraflow.wire.codec_partials import encode_partial
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub, TrainerDataStub
+from astraflow.wire.requests import fitted
 
 TIMEOUT_S = 10.0
 """Deadline of a call that does not wait for anything but the network and the disk."""
@@ -42,7 +43,7 @@ class NodeDataClient:
 
     async def join(self, facts: NodeFacts) -> Welcome:
         """Take part in the run. Joining again under the same name replaces the earlier incarnation."""
-        reply = await self._link.call(self._stub.Join, encode_facts(facts), timeout_s=TIMEOUT_S)
+        reply = await self._link.call(self._stub.Join, fitted(encode_facts(facts)), timeout_s=TIMEOUT_S)
         return decode_welcome(reply)
 
     async def lease(
@@ -89,7 +90,7 @@ class NodeDataClient:
 
     async def leave(self, node: NodeId, *, reason: str, is_taken: bool = False) -> int:
         """Hand back every unfinished task at once; returns how many. is_taken: its machine is taken away."""
-        request = pb.LeaveRequest(node=node, reason=reason, is_taken=is_taken)
+        request = fitted(pb.LeaveRequest(node=node, reason=reason, is_taken=is_taken))
         return (await self._link.call(self._stub.Leave, request, timeout_s=TIMEOUT_S)).returned
 
 

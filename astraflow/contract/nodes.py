@@ -7,6 +7,9 @@ from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Ver
 from astraflow.contract.links import LinkReport
 from astraflow.contract.values import Json
 
+MAX_CAPACITY = 4096
+"""Episodes that one node runs at once, at most: their leases and the ids in its reports stay small."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:

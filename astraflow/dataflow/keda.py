@@ -16,6 +16,7 @@ from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.reports import Report
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.dataflow.reporting.history import History
+from astraflow.wire.listeners import SCALER
 from astraflow.wire.pb import external_scaler_pb2 as pb
 from astraflow.wire.pb.external_scaler_pb2_grpc import ExternalScalerServicer, add_ExternalScalerServicer_to_server
 from astraflow.wire.server import serving_openly
@@ -32,7 +33,7 @@ async def serving_keda(config: KedaConfig, latest: Callable[[], Report | None], 
     def register(server: grpc.aio.Server) -> None:
         add_ExternalScalerServicer_to_server(KedaService(latest, history.watch), server)
 
-    async with serving_openly(config.host, config.port, config.tls, register) as address:
+    async with serving_openly(config.host, config.port, config.tls, register, limits=SCALER) as address:
         yield address
 
 

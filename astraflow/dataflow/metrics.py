@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from astraflow.contract.reports import Report
 from astraflow.dataflow.metrics_door import MetricsDoor
+from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from astraflow.runtime.http import listening, serving_http, url_of
 
@@ -20,18 +21,19 @@ _GZIP_LEVEL = 1
 
 
 @asynccontextmanager
-async def serving_metrics(door: MetricsDoor, report: Callable[[], Report]) -> AsyncIterator[str]:
+async def serving_metrics(door: MetricsDoor, report: Callable[[], Report], losses: Losses) -> AsyncIterator[str]:
     """Serve the reports that `report()` gives for the block; yields the address. Raises: InvalidInput."""
     with listening(door.host, door.port) as listener:
-        async with serving_http(_Endpoint(report, door.token), listener):
+        async with serving_http(_Endpoint(report, door.token, losses), listener):
             yield f"{url_of(listener, door.host)}{PATH}"
 
 
 class _Endpoint:
     """One address, read only. The report is taken on the event loop, which owns it; text is made of it in a thread."""
 
-    def __init__(self, report: Callable[[], Report], token: str) -> None:
+    def __init__(self, report: Callable[[], Report], token: str, losses: Losses) -> None:
         self._report = report
+        self._losses = losses
         self._expected = f"Bearer {token}".encode() if token else b""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -53,7 +55,11 @@ class _Endpoint:
             return 405, [*text, (b"allow", b"GET, HEAD")], b"metrics can only be read\n"
         accept = headers.get(b"accept", b"").decode("latin-1")
         does_gzip = b"gzip" in headers.get(b"accept-encoding", b"")
-        body, content_type = await asyncio.to_thread(exposition, self._report(), accept)
+        try:
+            body, content_type = await asyncio.to_thread(exposition, self._report(), accept, dict(self._losses.counts))
+        except Exception as problem:  # whatever a report holds that cannot be told: the next one may do
+            self._losses.add("metrics", problem)
+            return 503, text, b"the latest report cannot be told; the log of dataflow says why\n"
         fields = [(b"content-type", content_type.encode()), (b"vary", b"accept, accept-encoding")]
         if does_gzip:
             body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
@@ -61,7 +67,10 @@ class _Endpoint:
         return 200, fields, body
 
 
-def exposition(report: Report, accept: str) -> tuple[bytes, str]:
-    """A report as text, and its content type: OpenMetrics or the format before it, as `accept` asks."""
+def exposition(report: Report, accept: str, left_out: Mapping[str, int] | None = None) -> tuple[bytes, str]:
+    """A report as text, and its content type: OpenMetrics or the format before it, as `accept` asks.
+
+    left_out: what could not be reported, by kind.
+    """
     encode, content_type = choose_encoder(accept)
-    return encode(ReportCollector(report)), content_type
+    return encode(ReportCollector(report, left_out)), content_type

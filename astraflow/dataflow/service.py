@@ -60,6 +60,7 @@ from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.scaling.options import Spec
+from astraflow.wire.listeners import ENROLMENT
 from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
 from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
@@ -224,7 +225,8 @@ class Service:
             yield
             return
         door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
-        async with serving(door, partial(self._register_enrollment, wants_tokens=True)) as enroll_address:
+        register = partial(self._register_enrollment, wants_tokens=True)
+        async with serving(door, register, limits=ENROLMENT) as enroll_address:
             self._ports.enrollment = _port(enroll_address)
             log.info("enrollment_ready", address=enroll_address)
             yield
@@ -241,7 +243,8 @@ class Service:
             return
         from astraflow.dataflow.metrics import serving_metrics  # an HTTP server, for those who want one
 
-        async with serving_metrics(door, lambda: self._history.latest or self.report()) as address:
+        losses = self._archive.losses
+        async with serving_metrics(door, lambda: self._history.latest or self.report(), losses) as address:
             log.info("metrics_ready", address=address)
             yield
 
@@ -300,12 +303,15 @@ class Service:
         self._nodes.tick()
 
     async def _report(self) -> None:
-        report = self.report()
-        for finding in self._watch.findings(report):
-            self._run.events.add(finding.kind, finding.subject, finding.message)
-        self._run.events.tick()
-        self._advisor.observe(report)
-        self._history.add(replace(report, advice=self._advisor.latest))
+        """Report once. What fails is left out and counted: a report never ends the service."""
+        with self._archive.losses.counted("report"):
+            report = self.report()
+            for finding in self._watch.findings(report):
+                self._run.events.add(finding.kind, finding.subject, finding.message)
+            self._run.events.tick()
+            with self._archive.losses.counted("report"):
+                self._advisor.observe(report)
+            self._history.add(replace(report, advice=self._advisor.latest))
 
 
 def _credentials(run: Run, listen: Listen, keeper: Keeper, *, beat_s: float) -> Credentials:

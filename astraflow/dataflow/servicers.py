@@ -8,9 +8,9 @@ from typing import Any
 
 from astraflow.access.callers import Role, actor, current_caller, own_pool
 from astraflow.contract.batches import TrainerWelcome
-from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.nodes import Welcome
+from astraflow.contract.nodes import MAX_CAPACITY, Welcome
 from astraflow.contract.reports import Report
 from astraflow.dataflow.evaluating.evaluator import Evaluator
 from astraflow.dataflow.node_side import NodeSide
@@ -52,12 +52,10 @@ from astraflow.wire.pb import enrollment_pb2 as enrollment
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, TrainerDataServicer
 from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentServicer
+from astraflow.wire.requests import is_finite
 
 MAX_WAIT_S = 60.0
 """A long poll is never longer, whatever is asked."""
-
-MAX_CAPACITY = 4096
-"""Tasks in one answer, whatever is asked: it fits into a message, and no node takes all there is."""
 
 MAX_REPLAYED = 50_000
 """Reports that one question is about, whatever is asked: more than a month of minutes."""
@@ -92,7 +90,7 @@ class NodeDataService(NodeDataServicer):
 
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
         """See the proto."""
-        node, episodes = decode_push(request)
+        node, episodes = decode_push(request, is_checked=True)
         return data.PushReply(fates=await self._nodes.push(node, episodes, raw=request))
 
     async def HandBack(self, request: data.HandBackRequest, context: Any) -> data.HandBackReply:  # noqa: N802
@@ -229,7 +227,18 @@ class ControlService(ControlPlaneServicer):
     ) -> AsyncIterator[control.Report]:
         """See the proto."""
         async for report in self._history.watch():
-            yield encode_report(report)
+            message = self._frame(report)
+            if message is not None:
+                yield message
+
+    def _frame(self, report: Report) -> control.Report | None:
+        """A report for a watcher; None, counted, for one that cannot be encoded: the next one may do."""
+        with self._history.losses.counted("frame", sequence=report.sequence):
+            message = encode_report(report)
+            if not is_finite(message):
+                raise CorruptData("cannot send a report: it has a figure that is not finite; it is left out")
+            return message
+        return None
 
     async def History(self, request: control.HistoryRequest, context: Any) -> control.HistoryReply:  # noqa: N802
         """See the proto."""

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.nodes import MAX_CAPACITY
 from astraflow.runtime.config import Config
 from astraflow.weights.config import PullConfig
 
@@ -23,7 +24,7 @@ class RaasConfig(Config):
     """Nodes of one pool are sized together."""
     region: str = "local"
     """Where it stands, for the report."""
-    capacity: int = Field(default=64, ge=1)
+    capacity: int = Field(default=64, ge=1, le=MAX_CAPACITY)
     """Episodes it runs at once."""
     engine: dict[str, Any] | None = None
     """`kind` and its options; the run's own suggestion when absent."""

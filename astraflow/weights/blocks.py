@@ -42,7 +42,10 @@ def apply_block(payload: memoryview, bits: BitArray, *, kernels: Kernels) -> Ind
     Raises: CorruptData; `bits` are then as they were.
     """
     reader = Reader(payload)
-    order = kernels.band_order(bits, _read_first_keys(reader))
+    first_keys = _read_first_keys(reader)
+    if len(first_keys) > 1 and not len(bits):
+        raise CorruptData("a delta block without elements has several bands")
+    order = kernels.band_order(bits, first_keys)
     table = _read_table(reader, np.diff(order.starts).tolist())
     return kernels.apply(bits, order, table, reader.rest())
 

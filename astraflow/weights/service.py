@@ -13,6 +13,7 @@ from astraflow.weights.mirror import Mirror, Upstream
 from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.store import WeightStore, opened
+from astraflow.wire.listeners import WEIGHTS
 from astraflow.wire.pb.weight_plane_pb2_grpc import add_WeightPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 
@@ -65,7 +66,9 @@ async def running(
             follows=follows,
             clock=clock,
         )
-        async with serving(listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server)) as address:
+        async with serving(
+            listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server), limits=WEIGHTS
+        ) as address:
             log.info("weight_store_ready", address=address, directory=str(directory))
             beside = [asyncio.create_task(_let_go(store, config, clock))]
             if upstream is not None:

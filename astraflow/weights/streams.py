@@ -48,7 +48,9 @@ class Reader:
             shift += 7
             if byte < 128:
                 break
-        if value > most or shift > 35:
+        else:
+            raise CorruptData("a delta block has a number without end")
+        if value > most:
             raise CorruptData(f"a delta block says {value} where at most {most} is possible")
         return value
 

@@ -135,6 +135,11 @@ def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {sys.intern(key): mapping[key] for key in sorted(mapping)}
 
 
+def known(mapping: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+    """The entries of a proto map that have these names, in the order of the names sorted."""
+    return {name: mapping[name] for name in sorted(names) if name in mapping}
+
+
 def taken(source: Any, fields: tuple[str, ...]) -> dict[str, Any]:
     """Fields that have the same name and type in dataclass and message."""
     return {name: getattr(source, name) for name in fields}

@@ -7,7 +7,7 @@ from astraflow.contract.batches import Batch, Row, StepReport, TrainerWelcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.nodes import Directive, FlowSpec, NodeStatus, PolicySpec, Welcome
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, NodeStatus, PolicySpec, Welcome
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_common import (
@@ -16,6 +16,7 @@ from astraflow.wire.codec_common import (
     decode_versions,
     encode_json,
     encode_link,
+    known,
     plain,
 )
 from astraflow.wire.codec_partials import decode_recorded, encode_recorded
@@ -23,6 +24,7 @@ from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, en
 from astraflow.wire.frames import join, split
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
+from astraflow.wire.requests import check, fitted
 
 PIECE_BYTES = 4 * 2**20
 """A batch travels in pieces of about this size, whatever its size."""
@@ -126,9 +128,15 @@ def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
     return join(message, arrays_of([one for episode in episodes for one in episode.trajectories]))
 
 
-def decode_push(raw: bytes) -> tuple[NodeId, list[Episode]]:
-    """A whole `PushRequest` -> who pushes what. The arrays are views of `raw`. Raises: InvalidInput."""
+def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[Episode]]:
+    """A whole `PushRequest` -> who pushes what. The arrays are views of `raw`.
+
+    is_checked: hold it to the limits of requests, for what comes from a peer; what was accepted before there
+    were any is read without. Raises: InvalidInput.
+    """
     message, arrays = split(pb.PushRequest, raw)
+    if is_checked:
+        check(message)
     node = NodeId(message.node)
     trajectories = decode_trajectories((one for episode in message.episodes for one in episode.trajectories), arrays)
     return node, [
@@ -156,7 +164,7 @@ def _encode_episode(episode: Episode) -> pb.Episode:
     if episode.failure is not None:
         message.failure_boundary = episode.failure.boundary.value
         message.failure_message = episode.failure.message
-    return message
+    return fitted(message)
 
 
 def _decode_failure(message: pb.Episode) -> Failure | None:
@@ -171,28 +179,30 @@ def _decode_failure(message: pb.Episode) -> Failure | None:
 
 
 def encode_status(status: NodeStatus) -> pb.BeatRequest:
-    """Node status -> message."""
-    return pb.BeatRequest(
-        node=status.node,
-        running=status.running,
-        versions={policy: int(version) for policy, version in status.versions.items()},
-        counters=dict(status.counters),
-        gauges=dict(status.gauges),
-        errors=status.errors,
-        ending=status.ending,
-        is_taken=status.is_taken,
-        links=[encode_link(link) for link in status.links],
+    """Node status -> message, within the limits of requests: no figure or text of its own costs a node its beat."""
+    return fitted(
+        pb.BeatRequest(
+            node=status.node,
+            running=status.running,
+            versions={policy: int(version) for policy, version in status.versions.items()},
+            counters=dict(status.counters),
+            gauges=dict(status.gauges),
+            errors=status.errors,
+            ending=status.ending,
+            is_taken=status.is_taken,
+            links=[encode_link(link) for link in status.links],
+        )
     )
 
 
 def decode_status(message: pb.BeatRequest) -> NodeStatus:
-    """Message -> node status."""
+    """Message -> node status. Counters and gauges that this release does not know are left out."""
     return NodeStatus(
         node=NodeId(message.node),
         running=tuple(TaskId(task) for task in message.running),
         versions=decode_versions(message.versions),
-        counters=plain(message.counters),
-        gauges=plain(message.gauges),
+        counters=known(message.counters, NODE_COUNTERS),
+        gauges=known(message.gauges, NODE_GAUGES),
         errors=tuple(message.errors),
         ending=message.ending,
         is_taken=message.is_taken,
@@ -289,15 +299,17 @@ def _encode_rows(rows: Sequence[Row]) -> bytes:
 
 
 def encode_step(report: StepReport) -> pb.ReportStepRequest:
-    """Step report -> message."""
-    return pb.ReportStepRequest(
-        batch=report.batch,
-        policy=report.policy,
-        version=report.version,
-        wait_s=report.wait_s,
-        compute_s=report.compute_s,
-        publish_s=report.publish_s,
-        metrics=dict(report.metrics),
+    """Step report -> message, within the limits of requests: a metric that is not finite ends no training."""
+    return fitted(
+        pb.ReportStepRequest(
+            batch=report.batch,
+            policy=report.policy,
+            version=report.version,
+            wait_s=report.wait_s,
+            compute_s=report.compute_s,
+            publish_s=report.publish_s,
+            metrics=dict(report.metrics),
+        )
     )
 
 

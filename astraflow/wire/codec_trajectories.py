@@ -12,6 +12,7 @@ from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
 from astraflow.wire.codec_common import decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
+from astraflow.wire.requests import MAX_REWARD
 
 _policy = lru_cache(maxsize=256)(PolicyId)
 
@@ -93,7 +94,7 @@ def _trajectory(
         tokens=tokens,
         logprobs=logprobs,
         spans=spans,
-        reward=message.reward,
+        reward=max(min(message.reward, MAX_REWARD), -MAX_REWARD),  # accepted before rewards had a bound, perhaps
         is_truncated=message.is_truncated,
         metrics=dict(message.metrics) if message.metrics else {},
         prompt_text=message.prompt_text,

@@ -21,18 +21,18 @@ from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
+from astraflow.wire.listeners import DATA, ListenerLimits, for_strangers
 from astraflow.wire.pem import authorities, pair
+from astraflow.wire.requests import check, check_size
 from astraflow.wire.routes import check_route
 
 log = get_logger()
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # else a second server on the same port would silently share it
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.lookahead_bytes", 64 * 2**20),
 )
 
 
@@ -85,17 +85,23 @@ def authority_tls(
 
 @asynccontextmanager
 async def serving(
-    listen: Listen, *add: Callable[[grpc.aio.Server], None], keeper: Keeper | None = None
+    listen: Listen,
+    *add: Callable[[grpc.aio.Server], None],
+    keeper: Keeper | None = None,
+    limits: ListenerLimits = DATA,
 ) -> AsyncIterator[str]:
     """Serve what the `add` functions register (as in `lambda server: add_XServicer_to_server(servicer, server)`).
 
-    keeper: who says who calls, where the service itself needs it; `listen`'s own by default.
+    keeper: who says who calls, where the service itself needs it; `listen`'s own by default. limits: of the listener.
     Yields the address `HOST:PORT` that was bound; leaving the block drains and stops.
     Raises: InvalidInput when the port is taken, or for an address beyond loopback without a token or without TLS.
     """
     check_safe(listen)
+    if not is_loopback(listen.host) and not (listen.tls and listen.tls.client_ca):
+        limits = for_strangers(limits)
     server = grpc.aio.server(
-        interceptors=(_Door(keeper or keeper_of(listen), recheck_s=listen.recheck_s),), options=_OPTIONS
+        interceptors=(_Door(keeper or keeper_of(listen), recheck_s=listen.recheck_s),),
+        options=(*_OPTIONS, *limits.options()),
     )
     for register in add:
         register(server)
@@ -127,7 +133,7 @@ def check_safe(listen: Listen) -> None:
 
 @asynccontextmanager
 async def serving_openly(
-    host: str, port: int, tls: ServerTls | None, *add: Callable[[grpc.aio.Server], None]
+    host: str, port: int, tls: ServerTls | None, *add: Callable[[grpc.aio.Server], None], limits: ListenerLimits
 ) -> AsyncIterator[str]:
     """Serve peers that speak a protocol of somebody else's and know no run token; TLS alone may keep them out.
 
@@ -135,7 +141,7 @@ async def serving_openly(
     Raises: InvalidInput when the port is taken.
     """
     listen = Listen(host=host, port=port, token="", tls=tls)
-    server = grpc.aio.server(interceptors=(_Door(None),), options=_OPTIONS)
+    server = grpc.aio.server(interceptors=(_Door(None),), options=(*_OPTIONS, *limits.options()))
     for register in add:
         register(server)
     bound = _bind(server, listen)
@@ -172,8 +178,8 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 class _Door(grpc.aio.ServerInterceptor):
     """The one place where it is decided who calls, whether they may, and about what; turns errors into statuses.
 
-    protocol ──► token and certificate (`Keeper`) ──► role and rate (`routes`) ──► parse ──► own node or policy
-             ──► handler
+    protocol, token ──► message is read ──► certificate (`Keeper`) ──► role and rate (`routes`) ──► size, parse, limits
+             (`requests`) ──► own node or policy ──► handler
     """
 
     def __init__(self, keeper: Keeper | None, *, recheck_s: float = 2.0) -> None:
@@ -197,6 +203,8 @@ class _Door(grpc.aio.ServerInterceptor):
             parse=None if details.method in RAW_REQUESTS else handler.request_deserializer,
             is_stream=handler.request_streaming,
         )
+        if call.is_refused_unread():
+            return grpc.stream_stream_rpc_method_handler(_refusing(call))  # a stream is not read until it is asked for
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
         name = {
             (False, False): "unary_unary",
@@ -234,12 +242,6 @@ class _Call:
         """The request, for a caller who may make it. Raises: what the client is to be told."""
         if self.keeper is None or self.limits is None:
             return request if self.is_stream else _parsed(request, self.parse, self.method)
-        given = self.metadata.get(PROTOCOL_KEY)
-        if given != PROTOCOL:
-            raise ProtocolMismatch(
-                f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
-                "install the same release of astraflow on both sides"
-            )
         peer = host_of(context.peer())
         caller = self._let_in(self.keeper, self.limits, peer, context)
         route = check_route(caller, self.method)
@@ -253,6 +255,31 @@ class _Call:
         if scope is not None:
             scope(caller, parsed)
         return parsed
+
+    def is_refused_unread(self) -> bool:
+        """Whether protocol or token are wrong: then the message is not read, so that strangers fill no memory."""
+        if self.keeper is None:
+            return False
+        try:
+            self._check_protocol()
+            self.keeper.check_token(self._token)
+        except (ProtocolMismatch, NotAuthenticated):
+            return True
+        return False
+
+    def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Of a call that is refused unread. Raises: what the client is to be told."""
+        self._check_protocol()
+        if self.keeper is not None and self.limits is not None:
+            self._let_in(self.keeper, self.limits, host_of(context.peer()), context)
+
+    def _check_protocol(self) -> None:
+        given = self.metadata.get(PROTOCOL_KEY)
+        if given != PROTOCOL:
+            raise ProtocolMismatch(
+                f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
+                "install the same release of astraflow on both sides"
+            )
 
     def still(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Of a stream that goes on. Raises: NotAuthenticated when the caller was revoked, or has expired, meanwhile."""
@@ -278,11 +305,12 @@ class _Call:
         return str(self.metadata.get("authorization", "")).removeprefix("Bearer ")
 
     async def _watched(
-        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], check: Callable[[Any], None]
+        self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], scope: Callable[[Any], None]
     ) -> AsyncIterator[Any]:
         async for request in requests:
             self.still(context)
             check(request)
+            scope(request)
             yield request
 
 
@@ -330,6 +358,17 @@ class _Watch:
             self._look_later()
 
 
+def _refusing(call: _Call) -> Any:
+    async def refused(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        try:
+            call.refuse(context)
+            raise NotAuthenticated("the credential has just become good: call again")  # it was not, a moment ago
+        except Exception as problem:
+            await _abort(context, problem, call.method)
+
+    return refused
+
+
 def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
@@ -373,11 +412,16 @@ def _raise_for(watch: _Watch) -> None:
 
 
 def _parsed(request: Any, parse: Parse, method: str) -> Any:
-    """Raises: InvalidInput for bytes that are no such request."""
+    """Raises: InvalidInput for bytes that are no such request, are too many, or hold what no request may."""
+    check_size(method, len(request))
+    if parse is None:
+        return request
     try:
-        return request if parse is None else parse(request)
+        parsed = parse(request)
     except DecodeError:
         raise InvalidInput(f"the {len(request)} bytes given to {method} are no request of it") from None
+    check(parsed)
+    return parsed
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception, method: str) -> None:

@@ -21,10 +21,8 @@ _ASSIGNMENT = (
     "Question:\n{question}\n\nProposed answer:\n{answer}\n\n"
     f"Is the proposed answer right? Reply {APPROVE}, or {REJECT}: and what is wrong with it."
 )
-_ASSIGNED = re.compile(
-    re.escape(_ASSIGNMENT).replace(r"\{question\}", "(?P<question>.*)").replace(r"\{answer\}", "(?P<answer>.*)"),
-    re.DOTALL,
-)
+_BEFORE_QUESTION, _REST = _ASSIGNMENT.split("{question}")
+_BEFORE_ANSWER, _AFTER_ANSWER = _REST.split("{answer}")
 _VERDICT = re.compile(rf"\s*(?P<verdict>{APPROVE}|{REJECT})\b[\s:.]*(?P<feedback>.*)", re.DOTALL)
 
 
@@ -66,8 +64,13 @@ def assignment_in(text: str) -> Assignment | None:
     >>> assignment_in("user: " + assignment("1+1=", "2"))
     Assignment(question='1+1=', answer='2')
     """
-    found = _ASSIGNED.search(text)
-    return Assignment(question=found["question"], answer=found["answer"]) if found else None
+    begin, end = text.find(_BEFORE_QUESTION), text.rfind(_AFTER_ANSWER)
+    middle = text.rfind(_BEFORE_ANSWER, begin + len(_BEFORE_QUESTION), max(end, 0)) if begin >= 0 else -1
+    if middle < 0:
+        return None
+    return Assignment(
+        question=text[begin + len(_BEFORE_QUESTION) : middle], answer=text[middle + len(_BEFORE_ANSWER) : end]
+    )
 
 
 class SolveAndVerifyOptions(AnswerOptions):

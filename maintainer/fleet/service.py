@@ -20,6 +20,7 @@ from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import run_until
+from astraflow.wire.listeners import FLEET
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
 from astraflow.wire.server import Listen, serving
 from maintainer.fleet.actuator import Actuator
@@ -105,7 +106,7 @@ async def serve(
         await seed_pools(fleet)
         service = Service(fleet, control, database)
         async with serving(
-            listen, lambda server: add_FleetPlaneServicer_to_server(service.servicer, server)
+            listen, lambda server: add_FleetPlaneServicer_to_server(service.servicer, server), limits=FLEET
         ) as address:
             on_ready(address)
             await run_until(stop, service.run(), drain=service.wind_down)

@@ -1,20 +1,24 @@
 """Reports of the last minutes and points of the run: durable, without gaps or doubles, in pages that fit."""
 
 import asyncio
+import math
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
+from astraflow.archive.reports import packed
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports import Report
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting import history as history_module
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
-from astraflow.wire.codec_control import decode_report
+from astraflow.wire.codec_control import decode_report, encode_report
 from tests import make
 from tests.fakes.clock import ManualClock
 
@@ -111,3 +115,39 @@ async def test_no_history_is_kept_at_other_resolutions(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         with pytest.raises(InvalidInput, match="resolution of 5 s: ask for 1 or 60"):
             await history.after(0, limit=1, resolution_s=5)
+
+
+def bad_rows() -> list[bytes]:
+    """What no report can be made of, or shown."""
+    node = make.node_report()
+    priceless = replace(node, facts=replace(node.facts, price_per_hour=math.nan))
+    unknown = encode_report(replace(report(3), nodes=(node,)))
+    unknown.nodes[0].state = "melted"
+    compress = zstandard.ZstdCompressor().compress
+    return [packed(replace(report(2), nodes=(priceless,))), compress(unknown.SerializeToString()), compress(b"?"), b"?"]
+
+
+@pytest.mark.parametrize("table", ["seconds", "minutes"])
+@pytest.mark.parametrize("body", bad_rows())
+async def test_a_row_that_cannot_be_shown_is_left_out_and_counted_after_a_restart(
+    tmp_path: Path, table: str, body: bytes
+) -> None:
+    async with opened(tmp_path) as history:
+        for second in (1, 2, 3):
+            history.add(report(second))
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database, database:
+        database.execute(f"insert or replace into {table} values (2, ?)", (body,))  # noqa: S608 (one of two)
+    async with opened(tmp_path) as history:
+        assert history.losses.counts["row_read"] == 1
+        assert history.next_sequence == 4
+        history.add(report(4))
+        shown = await kept(history)
+        assert set(shown) >= {1, 3, 4}
+
+
+async def test_a_report_that_cannot_be_encoded_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as history:
+        history.add(replace(report(1), memory_bytes=-1))
+        history.add(report(2))
+        assert await kept(history) == [2]
+        assert history.losses.counts["row_written"] == 1

@@ -1,7 +1,8 @@
 """Frames from strangers to a real service: a typed error, nothing stored, and the service goes on."""
 
+import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,19 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, RateLimited
 from astraflow.contract.ids import NodeId, TaskId, Version
-from astraflow.contract.reports import Report
+from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.journal import Journal
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codec_data import encode_push
 from astraflow.wire.errors import from_status
+from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as pb
 from tests import make
-from tests.dataflow.running import TOKEN, Service, facts, running
+from tests.dataflow.running import TOKEN, Service, config, facts, running
 from tests.dataflow.test_service import assert_balanced, episode, produce, step_of
 
 pytestmark = pytest.mark.anyio
@@ -165,8 +168,9 @@ def with_arrays(tokens: list[int], logprobs: list[float]) -> bytes:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (built(reward=float("nan")), "reward nan is not a finite number"),
-        (built(reward=float("inf")), "reward inf is not a finite number"),
+        (built(reward=float("nan")), "'reward': nan is not a finite number"),
+        (built(reward=float("inf")), "'reward': inf is not a finite number"),
+        (built(reward=1.7e308), "'reward': 1.7e+308 is not a finite number up to 1e+09"),
         (built(policy="someone-else"), "no policy 'someone-else' here; known: solver"),
         (built(version=2**64 - 1), "is too large"),
         (built(version=2**53), "that no trainer has made: its trainer is at 0"),
@@ -223,7 +227,99 @@ async def test_no_call_waits_for_ever(tmp_path: Path, wait_s: float) -> None:
         }.items():
             problem = await stranger.send(method, body.SerializeToString())
             assert isinstance(problem, InvalidInput)
-            assert "finite number of seconds" in str(problem)
+            assert "wait_s" in str(problem)
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.BeatRequest]:
+    for value in (NAN, INF, -INF, 1.7e308):
+        yield pb.BeatRequest(node=node, counters={"busy_s": value})
+        yield pb.BeatRequest(node=node, gauges={"tokens_per_s": value})
+        yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", fetch_s=value)])
+    yield pb.BeatRequest(node=node, counters={f"counter-{place}": 1.0 for place in range(65)})
+    yield pb.BeatRequest(node=node, gauges={"x" * 129: 1.0})
+    yield pb.BeatRequest(node=node, errors=["x"] * 9)
+    yield pb.BeatRequest(node=node, errors=["x" * 4096])
+    yield pb.BeatRequest(node=node, running=["x"] * 4097)
+    yield pb.BeatRequest(node=node, running=["x" * 129])
+    yield pb.BeatRequest(node=node, ending="x" * 4096)
+    yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1")] * 65)
+    yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", versions=2**64 - 1)])
+    for source in ("javascript:alert(1)", "ftp://h/x", "data:text/html,x", "127.0.0.1", "h\n:1", "x" * 600 + ":1"):
+        yield pb.BeatRequest(node=node, links=[common.LinkReport(source=source)])
+
+
+async def test_a_beat_that_breaks_a_rule_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        stranger = Stranger(service.link.channel)
+        for beat in beats_that_break_a_rule(node):
+            assert isinstance(await stranger.send("Beat", beat.SerializeToString()), InvalidInput), beat
+        (shown,) = (await service.control.report()).nodes
+        assert (shown.counters, shown.gauges, shown.errors, shown.links) == ({}, {}, (), ())
+
+
+async def test_figures_that_no_release_knows_are_left_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        node = (await service.nodes.join(facts())).node
+        beat = pb.BeatRequest(node=node, counters={"busy_s": 2.0, "invented": 3.0}, gauges={"invented": 1.0})
+        assert await Stranger(service.link.channel).send("Beat", beat.SerializeToString()) is None
+        (shown,) = (await service.control.report()).nodes
+        assert (shown.counters, shown.gauges) == ({"busy_s": 2.0}, {})
+
+
+def labels(field: str, text: str) -> dict[str, Any]:
+    return {field: text}
+
+
+def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
+    for value in (NAN, INF, 1.7e308):
+        yield common.NodeFacts(name="node", pool="local", price_per_hour=value)
+    yield common.NodeFacts(name="node", pool="local", capacity=4097)
+    for field in ("region", "engine", "hardware", "software"):
+        for text in ("x" * 257, "two\nlines", "\x1b[2J", "\u202e"):
+            yield common.NodeFacts(name="node", pool="local", **labels(field, text))
+    yield common.NodeFacts(name="x" * 129, pool="local")
+    yield common.NodeFacts(name="node", pool="local", running=["train:0/0"] * 4097)
+
+
+async def test_facts_that_break_a_rule_let_no_node_join(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        stranger = Stranger(service.link.channel)
+        for given in facts_that_break_a_rule():
+            assert isinstance(await stranger.send("Join", given.SerializeToString()), InvalidInput), given
+        assert (await service.control.report()).nodes == ()
+
+
+async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await service.trainer().attach(version=Version(0), backend="single", is_simulated=False)
+        before = await service.control.report()
+        stranger = Stranger(service.link.channel)
+        step: dict[str, Any] = {"batch": "solver:0", "policy": "solver", "version": 1}
+        broken = [
+            *(pb.ReportStepRequest(**step, metrics={"loss": value}) for value in (NAN, INF, 1.7e308)),
+            pb.ReportStepRequest(**step, compute_s=NAN),
+            pb.ReportStepRequest(**step, metrics={f"m{place}": 0.0 for place in range(1025)}),
+        ]
+        for report in broken:
+            assert isinstance(await stranger.send("ReportStep", report.SerializeToString()), InvalidInput)
+        await unchanged(service, before)
+
+
+async def test_large_beats_of_one_node_keep_no_other_from_being_answered(tmp_path: Path) -> None:
+    """The large ones are refused by their size alone: what is in them is never looked at."""
+    large = pb.BeatRequest(counters={f"counter-{place:07}": 1.0 for place in range(2**20)}).SerializeToString()
+    async with running(tmp_path, config(lease_s=2.0)) as service, dial(service.link.address, token=TOKEN) as hostile:
+        node = (await service.nodes.join(facts())).node
+        attacks = [asyncio.create_task(Stranger(hostile.channel).send("Beat", large)) for _ in range(6)]
+        while not all(attack.done() for attack in attacks):
+            assert (await service.nodes.beat(NodeStatus(node=node, running=(), versions={}))).action == "go_on"
+        assert all(isinstance(attack.result(), InvalidInput) for attack in attacks)
+        (shown,) = (await service.control.report()).nodes
+        assert shown.state in (NodeState.JOINING, NodeState.READY)
 
 
 async def test_a_push_that_is_replayed_for_ever_counts_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 from astraflow.contract.reports import NodeState, Report
 from astraflow.dataflow.metrics import exposition, serving_metrics
 from astraflow.dataflow.metrics_door import MetricsDoor, metrics_door
+from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.openmetrics import NODE_COUNTER_FAMILIES, NODE_GAUGE_FAMILIES
 from tests import make
 from tests.dataflow.families import full_report, table
@@ -111,7 +113,7 @@ def test_the_documentation_lists_every_family() -> None:
 
 
 async def test_the_endpoint_answers_in_the_format_that_is_asked_for() -> None:
-    async with serving_metrics(MetricsDoor(host="127.0.0.1", port=0), full_report) as address:
+    async with serving_metrics(MetricsDoor(host="127.0.0.1", port=0), full_report, Losses()) as address:
         async with httpx.AsyncClient() as client:
             plain = await client.get(address, headers={"accept-encoding": "identity"})
             open_ = await client.get(address, headers={"accept": OPENMETRICS})
@@ -130,7 +132,7 @@ async def test_the_endpoint_answers_in_the_format_that_is_asked_for() -> None:
 
 async def test_a_token_is_asked_for_where_there_is_one() -> None:
     door = MetricsDoor(host="127.0.0.1", port=0, token="let-me-see")
-    async with serving_metrics(door, full_report) as address, httpx.AsyncClient() as client:
+    async with serving_metrics(door, full_report, Losses()) as address, httpx.AsyncClient() as client:
         without = await client.get(address)
         wrong = await client.get(address, headers={"authorization": "Bearer something"})
         right = await client.get(address, headers={"authorization": "Bearer let-me-see"})
@@ -161,7 +163,7 @@ def test_beyond_loopback_with_a_token_and_off_are_fine() -> None:
 
 async def test_a_service_serves_its_report_and_says_so_when_it_cannot(tmp_path: Path) -> None:
     door = MetricsDoor(host="127.0.0.1", port=0)
-    async with serving_metrics(door, full_report) as taken:
+    async with serving_metrics(door, full_report, Losses()) as taken:
         place = taken.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
             async with running(tmp_path, config().model_copy(update={"metrics": place})):
@@ -171,3 +173,14 @@ async def test_a_service_serves_its_report_and_says_so_when_it_cannot(tmp_path: 
         text = (await client.get(f"http://{place}/metrics")).text
     names = {one.name: one.value for family in parsed_text(text) for one in family.samples}
     assert names["astraflow_flow_issued_groups_total"] == 0
+
+
+async def test_a_report_that_cannot_be_told_is_counted_and_the_next_one_is_answered() -> None:
+    untold: dict[str, Any] = {"at": None}
+    losses, reports = Losses(), [replace(full_report(), **untold), full_report()]
+    door = MetricsDoor(host="127.0.0.1", port=0)
+    async with serving_metrics(door, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
+        assert (await client.get(address)).status_code == 503
+        told = (await client.get(address)).text
+    assert losses.counts["metrics"] == 1
+    assert 'astraflow_run_left_out_reports_total{kind="metrics"} 1.0' in told

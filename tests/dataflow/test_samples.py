@@ -2,16 +2,19 @@
 
 import asyncio
 import math
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astraflow.archive import samples as sample_lookups
-from astraflow.archive.samples import bin_width
+from astraflow.archive.opening import connected_to_read
+from astraflow.archive.samples import bin_width, find_groups, find_rewards
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
@@ -255,6 +258,25 @@ async def test_rewards_are_told_by_bins_that_a_query_finds_again(tmp_path: Path)
     assert sorted(first) == ["train:1/0", "train:1/1", "train:2/2"]
     assert sum(one.trajectories for one in dropped.bins) == 3
     assert (nothing.bins, nothing.failed) == ((), 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12), st.integers(3, 40))
+@example([1.7e308, -1.7e308, 0.0], 20)
+@example([0.0, 5e-324], 20)
+def test_any_rewards_that_a_run_has_kept_are_told_in_finite_bins(rewards: list[float], at_most: int) -> None:
+    with TemporaryDirectory() as folder:
+        archive, samples = opened(Path(folder))
+        samples.add(group(1, tuple(rewards)), {SOLVER: "buffered"}, at=1.0)
+        archive.close()
+        with closing(connected_to_read(Path(folder) / "history.sqlite")) as database:
+            spread = find_rewards(database, RewardQuery(matching=TrajectoryQuery(), at_most=at_most))
+            (shown,) = find_groups(database, GroupQuery()).groups
+    assert sum(one.trajectories for one in spread.bins) == len(rewards)
+    assert len(spread.bins) <= at_most
+    figures = [(one.begin, one.end, one.lowest, one.highest) for one in spread.bins]
+    assert all(math.isfinite(figure) for figures_of_bin in figures for figure in figures_of_bin)
+    assert shown.reward_mean is not None and math.isfinite(shown.reward_mean)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(3, 40))

@@ -1,8 +1,10 @@
 """The whole role over real gRPC: what a node, a trainer and a page see."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow import service as service_module
+from astraflow.dataflow import servicers as servicers_module
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
 
@@ -428,3 +431,27 @@ async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_repo
 
     async with running(tmp_path) as service:
         assert (await service.control.report()).weights[0].versions == (told,)
+
+
+async def test_reports_that_cannot_be_made_or_sent_are_left_out_and_the_service_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind fails once: the watcher still sees reports of later sequences, from the same process."""
+    failing = {"build_report": service_module, "encode_report": servicers_module}
+    for name, module in failing.items():
+        monkeypatch.setattr(module, name, failing_once(getattr(module, name)))
+    async with running(tmp_path) as service:
+        seen = [(await anext(service.control.watch_report())).sequence for _ in range(2)]
+        assert seen == sorted(seen)
+        await produce(service, 2)
+
+
+def failing_once(work: Callable[..., Any]) -> Callable[..., Any]:
+    left = [OverflowError("a figure is too large")]
+
+    def failing(*given: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return work(*given, **options)
+
+    return failing

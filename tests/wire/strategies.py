@@ -15,15 +15,18 @@ from astraflow.contract.failures import Failure
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
 from astraflow.contract.ids import LARGEST_VERSION, Name, Version
+from astraflow.contract.links import LinkReport
 from astraflow.contract.lookups import MOST_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
+from astraflow.wire.requests import MAX_NUMBER, MAX_REWARD
 
 names = st.text("aZ9._:/-", max_size=6).map(lambda rest: f"n{rest}")
-doubles = st.floats(allow_nan=False)
+doubles = st.floats(-MAX_NUMBER, MAX_NUMBER)
 counts = st.integers(0, 2**32 - 1)
 big_counts = st.integers(0, 2**64 - 1)
 ordinals = st.integers(0, 2**63 - 1)
@@ -98,7 +101,7 @@ def _trajectories(draw: st.DrawFn) -> Trajectory:
         tokens=st.just(np.array(tokens, dtype=np.int32)),
         logprobs=st.just(np.array(logprobs, dtype=np.float32)),
         spans=st.just(spans),
-        reward=finite,
+        reward=st.floats(-MAX_REWARD, MAX_REWARD),
     )
     trajectory: Trajectory = draw(shell)
     return trajectory
@@ -240,6 +243,12 @@ def _plan_requests(draw: st.DrawFn) -> PlanRequest:
     return request
 
 
+def _statuses() -> st.SearchStrategy[NodeStatus]:
+    figures = st.dictionaries(st.sampled_from(NODE_COUNTERS), doubles, max_size=3)
+    gauges = st.dictionaries(st.sampled_from(NODE_GAUGES), doubles, max_size=3)
+    return built(NodeStatus, counters=figures, gauges=gauges)
+
+
 _SPECIAL: dict[Any, Any] = {
     bool: st.booleans,
     int: lambda: counts,
@@ -264,5 +273,7 @@ _SPECIAL: dict[Any, Any] = {
     RewardQuery: lambda: built(RewardQuery, at_most=st.integers(1, MOST_BINS)),
     EventQuery: _event_queries,
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
+    LinkReport: lambda: built(LinkReport, source=names.map("{}:7000".format)),
+    NodeStatus: _statuses,
     Manifest: lambda: built(Manifest, root_hash=hashes, signature=signatures),
 }

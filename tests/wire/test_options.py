@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.wire import channel, server
+from astraflow.wire import channel, listeners, server
 
-OURS = sorted({name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS)})
+OURS = sorted(
+    {name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS, *listeners.ENROLMENT.options())}
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """Sentences of others, without what stands beside them on a page."""
 
-import re
-
 from astraflow.contract.reports import Event
 
 RULE = "by the sizer: "
 
 _BECAUSE = ", because "
-_FREED = re.compile(r"(?P<ground>no more held back by .+); (?P<what>the target is .+?)\.?", re.IGNORECASE)
+_FREED, _TARGET = "no more held back by ", "; the target is "
 """How the end of a restraint is told: the ground first."""
 
 
@@ -37,8 +35,11 @@ def grounded(text: str) -> tuple[str, str]:
     >>> grounded("No more held back by the budget, after 3 minutes; the target is 4 nodes.")
     ('The target is 4 nodes', 'No more held back by the budget, after 3 minutes.')
     """
-    freed = _FREED.fullmatch(text)
-    what, ground = (freed["what"], freed["ground"] + ".") if freed else text.partition(_BECAUSE)[::2]
+    begin = text.lower().rfind(_TARGET)
+    if text.lower().startswith(_FREED) and begin > 0:
+        what, ground = text[begin + len("; ") :].removesuffix("."), f"{text[:begin]}."
+    else:
+        what, _, ground = text.partition(_BECAUSE)
     return _begun(what), _begun(ground)
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from astraflow.archive.opening import answered, connected_to_read
 from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.dataflow.reporting.losses import Losses
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full
@@ -85,6 +86,8 @@ class Archive:
         """
         self._path = path
         self._clock = clock
+        self.losses = Losses()
+        """What could not be written, read or sent of what is only looked at."""
         self._database = _opened(path, begins_anew=begins_anew)
         self._reading = connected_to_read(path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="archive-writer")
@@ -172,7 +175,23 @@ class Archive:
     def _write(self, changes: Sequence[_Change]) -> None:
         with self._database:
             for change in changes:
-                self._database.execute(change.statement, change.made())
+                values = self._made(change)
+                if values is not None:
+                    self._database.execute(change.statement, values)
+
+    def _made(self, change: _Change) -> tuple[Any, ...] | None:
+        """The values of a change; None for one that can never be written, which is left out, not tried again."""
+        try:
+            values = change.made()
+            for value in values:
+                if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                    raise ValueError(f"{value} is too large for a row")
+                if isinstance(value, str):
+                    value.encode()
+        except Exception as problem:  # a protobuf message refuses what it cannot hold with errors of several types
+            self.losses.add("row_written", problem, path=str(self._path))
+            return None
+        return values
 
     def _put_back(self, changes: list[_Change]) -> None:
         self._queue = changes + self._queue

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from astraflow.archive.reports import inflated, packed, unpacked
-from astraflow.contract.errors import InvalidInput
+from astraflow.archive.reports import inflated, packed
+from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.lookups import RESOLUTIONS_S
 from astraflow.contract.reports import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes
+from astraflow.wire.codec_control import decode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
+from astraflow.wire.requests import is_finite
 
 PAGE_BYTES = 2**20
 """What one answer may hold, as messages: who asks has it as bytes, as messages and as reports at a time."""
@@ -47,6 +50,11 @@ class History:
         return self._sequence + 1
 
     @property
+    def losses(self) -> Losses:
+        """What of the reports could not be kept, read or sent."""
+        return self._archive.losses
+
+    @property
     def latest(self) -> Report | None:
         """The newest report; None before the first of this process."""
         return self._latest
@@ -74,7 +82,7 @@ class History:
             raise InvalidInput(f"no history is kept at a resolution of {resolution_s} s: ask for {known}")
         table = "minutes" if resolution_s == MINUTE_S else "seconds"
         after = min(sequence, self._sequence)  # nothing is newer, whatever number was given
-        return await self._archive.read(lambda database: _page(database, table, after, limit))
+        return await self._archive.read(lambda database: _page(database, table, after, limit, self._archive.losses))
 
     async def all_after(self, sequence: int, *, limit: int, resolution_s: int) -> list[pb.Report]:
         """The same without pages: all of the latest `limit`. Raises: InvalidInput for another resolution."""
@@ -118,16 +126,26 @@ class History:
         if saved is not None:
             self.load_state_dict(saved)
         self._journal.keep_state("history", self.state_dict)
-        point = self._archive.rows("select body from minutes order by sequence desc limit 1")
-        last = unpacked(point[0][0]) if point else None
+        points = self._archive.rows("select sequence, body from minutes order by sequence desc limit 1")
+        last = next((self._readable(sequence, body) for sequence, body in points), None)
+        since = max((sequence for sequence, _ in points), default=0)
         self._minutes = Minutes(last)
-        since = last.sequence if last else 0
         for sequence, body in self._archive.rows(
             "select sequence, body from seconds where sequence > ? order by sequence", (since,)
         ):
-            self._count(unpacked(body))
+            report = self._readable(sequence, body)
+            if report is not None:
+                self._count(report)
             self._sequence = max(self._sequence, sequence)
         self._sequence = max(self._sequence, since)
+
+    def _readable(self, sequence: int, body: bytes) -> Report | None:
+        """The report of a row; None, counted, for one that this release cannot read or whose figures are not finite."""
+        try:
+            return decode_report(_message(body))
+        except Exception as problem:  # damaged bytes fail in zstandard, protobuf and contract types
+            self._archive.losses.add("row_read", problem, sequence=sequence)
+            return None
 
     def _count(self, report: Report) -> None:
         point = self._minutes.add(report)
@@ -148,22 +166,35 @@ class History:
         )
 
 
-def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int) -> pb.HistoryReply:
+def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int, losses: Losses) -> pb.HistoryReply:
     latest = f"select sequence from {table} where sequence > ? order by sequence desc limit ?"  # noqa: S608 (one of two names)
+    first = f"select min(sequence) from ({latest})"  # noqa: S608 (as above)
     rows = database.execute(
-        f"select body from {table} where sequence >= (select min(sequence) from ({latest})) order by sequence",  # noqa: S608 (as above)
+        f"select sequence, body from {table} where sequence >= ({first}) order by sequence",  # noqa: S608 (as above)
         (sequence, limit),
     )
     reply = pb.HistoryReply()
     size_bytes = 0
-    for (body,) in rows:
-        message = inflated(body)
-        size_bytes += len(message)
+    for number, body in rows:
+        try:
+            message = _message(body)
+        except Exception as problem:  # as in `_readable`: one bad row hides no other
+            losses.add("row_read", problem, sequence=number)
+            continue
+        size_bytes += message.ByteSize()
         if reply.reports and size_bytes > PAGE_BYTES:
             reply.has_more = True
             break
-        reply.reports.add().MergeFromString(message)
+        reply.reports.append(message)
     return reply
+
+
+def _message(body: bytes) -> pb.Report:
+    """The message of a row. Raises: what zstandard and protobuf raise; CorruptData for figures that are not finite."""
+    message = pb.Report.FromString(inflated(body))
+    if not is_finite(message):
+        raise CorruptData("cannot show a report: it has a figure that is not finite; it is left out")
+    return message
 
 
 def _slim(report: Report) -> Report:

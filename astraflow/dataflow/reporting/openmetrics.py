@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.links import WeightsReport
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.dataflow.reporting.losses import KINDS
 
 Rows: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 """Label values, and the figure."""
@@ -151,13 +152,18 @@ _NODE = (
 class ReportCollector(Collector):
     """The families of one report."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, left_out: Mapping[str, int] | None = None) -> None:
+        """left_out: what could not be reported, by kind."""
         self._report = report
+        self._left_out = left_out or {}
 
     def collect(self) -> Iterator[Metric]:
         """All families, in an order that stays."""
         report = self._report
         yield from _run_families(report)
+        left_out = [((kind,), self._left_out.get(kind, 0)) for kind in KINDS]
+        meaning = "Reports, frames and rows that could not be encoded, sent, written or read"
+        yield _family(_C, "run_left_out", "reports", meaning, ("kind",), left_out)
         yield from _flow_families(report.flows)
         yield from _stream_families(report.streams)
         yield from _version_families(report.weights)

@@ -3,7 +3,8 @@
 from dataclasses import fields, is_dataclass
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData
@@ -59,6 +60,29 @@ def test_both_make_the_same_of_random_bytes(payload: bytes, width: int) -> None:
     bits = np.arange(50).astype(BITS[width])
 
     assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE)
+
+
+HOSTILE_BYTES = st.sampled_from([b"\0", b"\1", b"\2", b"\3", b"\xff", b"\x80", b"\x80" * 4, b"\x80" * 5])
+"""What short payloads are made of: small numbers, and numbers in more bytes than they need, or without end."""
+
+
+@settings(deadline=None, max_examples=500)
+@given(parts=st.lists(HOSTILE_BYTES, max_size=10), size=st.integers(0, 9), width=st.sampled_from([1, 2, 4]))
+@example(parts=[b"\1", b"\x80" * 5, b"\0", b"\0", b"\0", b"\0"], size=0, width=1)
+@example(parts=[b"\1", b"\0", b"\x80" * 5, b"\0", b"\0"], size=1, width=1)
+def test_both_make_the_same_of_short_hostile_payloads(parts: list[bytes], size: int, width: int) -> None:
+    bits = np.arange(size).astype(BITS[width])
+    payload = b"".join(parts)
+
+    assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8])
+def test_both_make_the_same_of_every_payload_of_one_byte(size: int) -> None:
+    for width in BITS:
+        bits = np.arange(size).astype(BITS[width])
+        for byte in range(256):
+            assert _applied(bytes([byte]), bits, COMPILED) == _applied(bytes([byte]), bits, REFERENCE)
 
 
 def test_both_agree_on_blocks_as_large_as_they_get() -> None:
