@@ -133,6 +133,7 @@ def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_p
         ("fleet.providers.sky.token_variable=HOME", "fleet.providers.sky.token_variable"),
         ("fleet.providers.new={kind = 'local_process'}", "fleet.providers.new.kind"),
         ("fleet.providers.here.launch_delay_s=9", "fleet.providers.here.launch_delay_s"),
+        ("fleet.providers.sky.boot.wheel=https://203.0.113.9/a.whl", "fleet.providers.sky.boot.wheel"),
         ("fleet.database=postgresql://203.0.113.9", "fleet.database"),
         ("fleet.pools.eu.provider=sky", "fleet.pools.eu.provider"),
         ("fleet.pools.eu.engine=scripted", "fleet.pools.eu.engine"),
@@ -185,7 +186,8 @@ def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
     ],
 )
 def test_bounds_and_budgets_are_admins_and_training_is_for_all(fleets: str, override: str, roles: set[str]) -> None:
-    assert {role for role in ("agent", "operator", "admin", "viewer") if not refused(fleets, override, role=role)} == roles
+    asked = ("viewer", "agent", "operator", "admin")
+    assert {role for role in asked if not refused(fleets, override, role=role)} == roles
 
 
 def test_data_is_read_below_a_declared_place_with_links_followed(tmp_path: Path) -> None:

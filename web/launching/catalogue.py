@@ -222,7 +222,15 @@ class Catalogue:
         async with self._asking:
             kept = self._rehearsed.get(asked)
             if kept is None or self._clock.now() - kept[0] > REHEARSAL_KEPT_S:
-                command = ["recipes", "--rehearse", "--json", *self._folders, *self._limited(role, overrides), "--", place]
+                command = [
+                    "recipes",
+                    "--rehearse",
+                    "--json",
+                    *self._folders,
+                    *self._limited(role, overrides),
+                    "--",
+                    place,
+                ]
                 found = Rehearsed.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
                 kept = self._rehearsed[asked] = (self._clock.now(), found)
                 _forget(self._rehearsed)
