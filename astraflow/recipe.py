@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config, Origin, nearest
+from astraflow.runtime.overrides import SetBy
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.toml import Layer, Values, assignment, origin_in, read_toml, stacked
 from astraflow.runtime.tracing import TracingConfig
@@ -62,8 +63,8 @@ class NodesConfig(RaasConfig):
 class Recipe(Config):
     """A run, described. Policies and flows are maps: a single one is a map of one."""
 
-    name: str
-    summary: str = ""
+    name: Annotated[str, SetBy.RECIPE]
+    summary: Annotated[str, SetBy.RECIPE] = ""
     """One sentence for the list of recipes."""
     seed: int = 0
     stop: StopConfig = StopConfig()

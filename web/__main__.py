@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         "--recipes", action="append", default=[], type=Path, metavar="DIR", help="folder with recipes to launch"
     )
     parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="folder or address of data for launches",
+    )
+    parser.add_argument(
         "--join-host", default="", metavar="ADDRESS", help="where launched runs listen that have machines elsewhere"
     )
     parser.add_argument("--join-name", default="", metavar="NAME", help="under which name those machines reach it")

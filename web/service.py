@@ -59,7 +59,9 @@ async def serve(
                     accounts=open_accounts(database, clock=clock, trail=trail, provider=provider),
                     retention=Retention(database, clock=clock, trail=trail),
                     pages=first.pages,
-                    catalogue=Catalogue(clock=clock, folders=settings.recipes, join_host=settings.join_host),
+                    catalogue=Catalogue(
+                        clock=clock, folders=settings.recipes, join_host=settings.join_host, data=settings.data
+                    ),
                     launcher=launcher,
                     shelf=Shelf(),
                     views=SavedViews(database, clock=clock, trail=trail),

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import Config
+from astraflow.runtime.data_places import check_place
 from astraflow.runtime.hosts import WILDCARDS, reachable
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
@@ -62,6 +63,8 @@ class Settings(Config):
     """PEM file with its private key."""
     recipes: tuple[Path, ...] = ()
     """Folders with recipes that can be launched, besides those that come with AstraFlow. They are only read."""
+    data: tuple[str, ...] = ()
+    """Data places: folders and addresses below which launched runs may be told to read data sets and models."""
     join_host: str = ""
     """Address of this machine on which launched runs listen that have machines elsewhere; empty: there are none."""
     join_name: str = ""
@@ -94,6 +97,8 @@ class Settings(Config):
         """Refuse what would let strangers in, or leave machines outside. Raises: InvalidInput."""
         for folder in self.recipes:
             _check_recipes(folder)
+        for place in self.data:
+            check_place(place)
         if self.join_host and not (self.join_host in WILDCARDS and self.join_name):
             reachable(self.join_host, what="--join-host")
         if self.join_name:

@@ -186,6 +186,8 @@ class LaunchedRun(SQLModel, table=True):
     has_fleet: bool
     ends_by_itself: bool
     limit_s: float | None
+    needs_admin: bool = False
+    """Whether it has settings that only an admin may override."""
 
 
 class SeriesName(SQLModel, table=True):

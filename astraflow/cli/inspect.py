@@ -51,6 +51,12 @@ def recipes(
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Ask the providers of its fleet for prices and leave; starts nothing.")
     ] = False,
+    role: Annotated[
+        str, typer.Option("--as", metavar="ROLE", help="Refuse what this role may not override from the page.")
+    ] = "",
+    data: Annotated[
+        list[str], typer.Option("--data", metavar="PLACE", help="With --as: a data place; may be repeated.")
+    ] = [],  # noqa: B006 (the same)
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, with everything a form needs.")] = False,
 ) -> None:
     """List the recipes that come with AstraFlow and those of your folders, or the settings of one."""
@@ -59,16 +65,18 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
+    from astraflow.cli.override_limits import Limits
     from astraflow.cli.recipe_form import form_values, recipe_cards, recipe_form, rehearsed, shown
 
+    limits = Limits(role=role, places=tuple(data)) if role else None
     if recipe and rehearse:
-        found: object = (answer := rehearsed(recipe, overrides, folders=folders))
+        found: object = (answer := rehearsed(recipe, overrides, folders=folders, limits=limits))
         table = Table("provider", "of pool", "asked for", "answer", box=None)
         for check in answer["checks"]:
             said = check["message"] if check["is_ok"] else f"{check['message']}. {check['to_do']}"
             table.add_row(check["provider"], check["pool"], check["kind"], said)
     elif recipe:
-        form = recipe_form(recipe, overrides, folders=folders, host=host)
+        form = recipe_form(recipe, overrides, folders=folders, host=host, limits=limits)
         table = Table("setting", "value", "what it is", box=None)
         for field in form.fields:
             table.add_row(field.key, shown(field.value), field.description)

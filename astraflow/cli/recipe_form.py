@@ -15,10 +15,11 @@ from pydantic.fields import FieldInfo
 
 from astraflow.cli.declared import check_declared, declared
 from astraflow.cli.fleet_form import FleetForm, PoolOffer, fleet_form
+from astraflow.cli.override_limits import Classes, Limits, refusals
 from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
 from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_short, owner_of, title_of
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.recipe import (
     Check,
     Recipe,
@@ -30,6 +31,7 @@ from astraflow.recipe import (
     snapshot,
     summary_of,
 )
+from astraflow.runtime.overrides import SetBy
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.toml import toml_text
 
@@ -53,6 +55,9 @@ class FormField:
     is_optional: bool
     """It may be left empty."""
     is_short: bool
+    set_by: str
+    """Least role that may override it from the page: `agent`, `operator` or `admin`; `place` for a path below a data
+    place; `recipe` for none."""
     entries: tuple[str, ...] = ()
     """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
 
@@ -76,6 +81,8 @@ class RecipeForm:
     """Kinds of its plug-ins that are stand-ins."""
     fields: tuple[FormField, ...]
     problems: tuple[FormProblem, ...]
+    refusals: tuple[FormProblem, ...]
+    """Settings that may not be overridden so. With any, no override is applied."""
     checks: tuple[FormCheck, ...]
     toml: str
     """The choices as a recipe file that extends this one."""
@@ -100,22 +107,28 @@ def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
 
 
 def recipe_form(
-    place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), host: str = LOOPBACK
+    place: str,
+    overrides: Sequence[str] = (),
+    *,
+    folders: Sequence[Path] = (),
+    host: str = LOOPBACK,
+    limits: Limits | None = None,
 ) -> RecipeForm:
     """The form of a recipe with choices as `--set` takes them; what is wrong with them is in it.
 
     folders: where recipes are declared; those that stand there may use nothing from elsewhere. host: where a run with
-    machines elsewhere would listen.
+    machines elsewhere would listen. limits: of whoever chose, when that is not the local user.
     Raises: InvalidInput for a recipe that cannot be read without them.
     """
     _check_place(place, folders)
     plain = load_recipe(place, check=Check.NONE)
-    chosen, problems = plain, []
+    refused = _refused(plain, overrides, limits)
+    chosen, problems, overrides = plain, list(refused), () if refused else overrides
     try:
         chosen = load_recipe(place, overrides, check=Check.NONE)
         load_recipe(place, overrides, check=Check.ALL if overrides else Check.LIGHT)
     except InvalidInput as problem:
-        problems = [_problem(line) for line in str(problem).splitlines()]
+        problems += [_problem(line) for line in str(problem).splitlines()]
     has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
     fleet = fleet_form(chosen, asks=False) if has_fleet else FleetForm()
     problems += [_problem(line) for line in fleet.problems]
@@ -125,6 +138,7 @@ def recipe_form(
         simulated=_simulated(chosen),
         fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
+        refusals=refused,
         checks=tuple(checks(chosen, fleet, problems=len(problems), host=host)),
         toml=as_toml(place, overrides),
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
@@ -135,16 +149,26 @@ def recipe_form(
     )
 
 
-def rehearsed(place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = ()) -> dict[str, Any]:
+def rehearsed(
+    place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), limits: Limits | None = None
+) -> dict[str, Any]:
     """Pools with prices, and what the providers of the recipe's fleet say; takes seconds. As JSON takes it.
 
-    Raises: InvalidInput for what cannot be asked, DeadlineExceeded.
+    Raises: InvalidInput for what cannot be asked, NotPermitted beyond `limits`, DeadlineExceeded.
     """
     _check_place(place, folders)
+    if refused := _refused(load_recipe(place, check=Check.NONE), overrides, limits):
+        raise NotPermitted("; ".join(f"cannot override {one.key}: {one.message}" for one in refused))
     fleet = fleet_form(load_recipe(place, overrides, check=Check.NONE), asks=True)
     if fleet.problems:
         raise InvalidInput("\n".join(fleet.problems))
     return {name: [asdict(one) for one in getattr(fleet, name)] for name in ("pools", "checks")}
+
+
+def _refused(plain: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
+    """Of overrides beyond the limits."""
+    found = refusals(plain, overrides, limits) if limits is not None and overrides else []
+    return tuple(FormProblem(key=one.key, message=one.message) for one in found)
 
 
 def _check_place(place: str, folders: Sequence[Path]) -> None:
@@ -211,6 +235,7 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     values = json.loads(snapshot(recipe))
     if fleet.values is not None:
         values["fleet"] = fleet.values
+    classes = Classes(recipe, values, imports_heavy=False)
     options = {path: options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
     for path, _, spec in plugin_specs(recipe):
         if not path[-1].isdigit():  # one of a list is told what its entry says
@@ -221,7 +246,7 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
             choices = next((tuple(reg.kinds()) for where, reg, _ in plugin_specs(recipe) if where == path[:-1]), ())
         else:
             choices = literals(info)
-        found = _field(path, value, info, choices)
+        found = _field(path, value, info, choices, set_by=classes.of(path))
         if found is not None:
             yield found
     yield from (_list_field(*one) for one in plugin_lists(recipe))
@@ -250,11 +275,14 @@ def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[
         choices=tuple(registry.kinds()),
         is_optional=True,
         is_short=is_short(".".join(path)),
+        set_by=SetBy.AGENT.value,
         entries=tuple(toml_text(dict(spec)) for spec in specs),
     )
 
 
-def _field(path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...]) -> FormField | None:
+def _field(
+    path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...], *, set_by: SetBy
+) -> FormField | None:
     kind = kind_of(value, info) or ("text" if choices else None)
     if kind is None:
         return None
@@ -272,6 +300,7 @@ def _field(path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: t
         choices=choices,
         is_optional=value is None or (info is not None and type(None) in get_args(info.annotation)),
         is_short=is_short(key),
+        set_by=set_by.value,
     )
 
 

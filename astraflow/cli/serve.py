@@ -203,6 +203,14 @@ def web(
         list[Path],
         typer.Option("--recipes", metavar="DIR", help="A folder with recipes of your own to launch; may be repeated."),
     ] = [],  # noqa: B006 (typer copies it)
+    data: Annotated[
+        list[str],
+        typer.Option(
+            "--data",
+            metavar="PLACE",
+            help="A folder or address (s3://BUCKET/FOLDER) whose data launched runs may read; may be repeated.",
+        ),
+    ] = [],  # noqa: B006 (the same)
     join_host: Annotated[
         str | None,
         typer.Option(
@@ -251,6 +259,7 @@ def web(
     token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
     flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
+    flags += [part for place in data for part in ("--data", place)]
     run_web(
         dataflow=dataflow,
         directory=directory or home() / "web",

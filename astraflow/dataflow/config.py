@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.dataflow.stopping import StopConfig
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 from astraflow.scaling.options import PoolOptions, SizerOptions
 
 Spec = dict[str, Any]
@@ -101,7 +102,7 @@ class StreamConfig(Config):
 class DataflowConfig(Config):
     """One run's flows and streams, and what nodes must know to take part."""
 
-    run: str = "run"
+    run: Annotated[str, SetBy.RECIPE] = "run"
     """Name of the run, as pages show it."""
     seed: int = 0
     flows: dict[str, FlowConfig]
@@ -109,11 +110,11 @@ class DataflowConfig(Config):
     """Named as flows are: a name is a flow's or an evaluation's."""
     streams: dict[str, StreamConfig]
     """One for each policy."""
-    models: dict[str, Spec]
+    models: Annotated[dict[str, Spec], SetBy.RECIPE]
     """How nodes build each policy's model."""
     stop: StopConfig | None = None
     """When the run is complete; absent: never."""
-    engine: Spec = Field(default={"kind": "scripted"})
+    engine: Annotated[Spec, SetBy.RECIPE] = Field(default={"kind": "scripted"})
     """The engine that nodes use unless told otherwise."""
     lease_s: float = Field(default=10.0, gt=0)
     """A task whose node is silent for this long goes to another."""
@@ -131,7 +132,7 @@ class DataflowConfig(Config):
     """Points of the run's history kept, one a minute: 31 days."""
     events: int = Field(default=100_000, ge=100)
     """Events kept."""
-    metrics: str = ""
+    metrics: Annotated[str, SetBy.RECIPE] = ""
     """`HOST:PORT` to serve OpenMetrics on, `off` for nowhere. By default a free port of loopback under `astraflow run`,
     and nowhere for a service by itself. Beyond loopback it needs a token, in ASTRAFLOW_METRICS_TOKEN."""
     samples: int = Field(default=4000, ge=0)
@@ -139,11 +140,11 @@ class DataflowConfig(Config):
     sample_bytes: int = Field(default=256 * 2**20, ge=0)
     """What they may take on disk, about."""
 
-    pools: dict[str, PoolOptions] = Field(default_factory=dict)
+    pools: Annotated[dict[str, PoolOptions], SetBy.ADMIN] = Field(default_factory=dict)
     """Bounds, price and mode of each pool of nodes. A pool that is not here is advised on without bounds."""
     scaling: SizerOptions = SizerOptions()
     """How the pools' sizes are advised."""
-    keda: KedaConfig | None = None
+    keda: Annotated[KedaConfig | None, SetBy.RECIPE] = None
     """Answer KEDA, which scales on Kubernetes, on a port of its own; absent: nowhere."""
 
     @model_validator(mode="after")

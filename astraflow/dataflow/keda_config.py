@@ -1,26 +1,27 @@
 """Where KEDA is answered, and who may ask."""
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from astraflow.runtime.config import Config
 from astraflow.runtime.hosts import is_loopback
+from astraflow.runtime.overrides import SetBy
 from astraflow.wire.server import ServerTls
 
 
 class KedaConfig(Config):
     """KEDA knows no run token: beyond loopback it shows a certificate, or the port is open to whoever reaches it."""
 
-    host: str = "127.0.0.1"
+    host: Annotated[str, SetBy.RECIPE] = "127.0.0.1"
     port: int = Field(default=9465, ge=0, lt=2**16)
     """0 takes a free one."""
-    certificate: Path | None = None
+    certificate: Annotated[Path | None, SetBy.RECIPE] = None
     """Serve TLS with this certificate (PEM)."""
-    key: Path | None = None
+    key: Annotated[Path | None, SetBy.RECIPE] = None
     """The certificate's key (PEM)."""
-    client_ca: Path | None = None
+    client_ca: Annotated[Path | None, SetBy.RECIPE] = None
     """Let in only clients with a certificate of this authority (PEM)."""
     is_open: bool = False
     """Listen beyond loopback without asking for certificates: targets can be read there, and nothing can be changed."""

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
@@ -16,6 +16,7 @@ from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.known import SAMPLES
 from astraflow.datasets.tables.base import fingerprint_of
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 TASK_TYPES = (
     "look_at_obj_in_light",
@@ -36,13 +37,13 @@ _SOLVABLE = re.compile(rb'"solvable"\s*:\s*true')
 class AlfworldOptions(Config):
     """Which games."""
 
-    path: str = ""
+    path: Annotated[str, SetBy.PLACE] = ""
     """The folder that `alfworld-download` filled (ALFWORLD_DATA), on the machine that runs dataflow."""
     is_sample: bool = False
     """A few made-up games in the same layout."""
     split: Literal["train", "valid_seen", "valid_unseen"] = "train"
     """Training games, or games in rooms that training has, or has not."""
-    task_types: tuple[str, ...] = TASK_TYPES
+    task_types: Annotated[tuple[str, ...], SetBy.AGENT] = TASK_TYPES
     """Which kinds of task."""
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -11,6 +12,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.code_tests import bounded, deepcoder_tests, livecodebench_tests
 from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
+from astraflow.runtime.overrides import SetBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,17 +110,17 @@ CODE_SETS = {
 class CodeOptions(KnownOptions):
     """Which problems, how they are put, and how many of their tests go with them."""
 
-    template: str = (
+    template: Annotated[str, SetBy.AGENT] = (
         "{question}\n\nRead the input from stdin and write the output to stdout. "
         "Put the whole program into one block:\n\n```python\n# your code\n```"
     )
     """What the policy is asked when the solution is a program; `{question}` is the problem."""
-    starter_template: str = (
+    starter_template: Annotated[str, SetBy.AGENT] = (
         "{question}\n\nBegin with this code and put the whole solution into one block:\n\n"
         "```python\n{starter_code}\n```"
     )
     """The same when the solution begins with `{starter_code}`."""
-    function_template: str = (
+    function_template: Annotated[str, SetBy.AGENT] = (
         "{question}\n\nPut the whole solution, with the function `{function}`, into one block:\n\n"
         "```python\n# your code\n```"
     )

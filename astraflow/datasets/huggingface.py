@@ -1,25 +1,28 @@
 """Prompts from data sets of the Hugging Face `datasets` library, saved here or on the hub."""
 
+from typing import Annotated
+
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.arrow import ArrowTable, Origin
+from astraflow.runtime.overrides import SetBy
 
 
 class HuggingfaceOptions(RowOptions):
     """Which data set, and which part of it."""
 
-    path: str
+    path: Annotated[str, SetBy.PLACE]
     """A folder that `save_to_disk` wrote, a file (Arrow, Parquet, JSON, JSON lines, CSV), a folder of files, or a name
     on the hub, as `owner/name`. HF_TOKEN opens gated ones, HF_HOME says where they are kept."""
-    split: str = "train"
+    split: Annotated[str, SetBy.AGENT] = "train"
     """Also a slice of one: `train[:8000]`, `test[50%:]`; of a folder by `save_to_disk` the whole split."""
-    name: str = ""
+    name: Annotated[str, SetBy.RECIPE] = ""
     """Configuration of the data set, if it has several."""
-    revision: str = ""
+    revision: Annotated[str, SetBy.RECIPE] = ""
     """Commit, branch or tag on the hub; name a commit for a run that can be repeated."""
-    files: tuple[str, ...] = ()
+    files: Annotated[tuple[str, ...], SetBy.RECIPE] = ()
     """Files of the folder or of the hub's repository, read instead of what its card says."""
-    cache: str = ""
+    cache: Annotated[str, SetBy.RECIPE] = ""
     """Folder for what is fetched and converted to Arrow; the library's own when empty."""
 
 

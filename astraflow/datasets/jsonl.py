@@ -1,14 +1,17 @@
 """Prompts from a local file with one JSON object on each line."""
 
+from typing import Annotated
+
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.lines import LineTable
+from astraflow.runtime.overrides import SetBy
 
 
 class JsonlOptions(RowOptions):
     """Which file, and where in its objects the question and the answer are."""
 
-    path: str
+    path: Annotated[str, SetBy.PLACE]
     """File on the machine that runs dataflow."""
 
 

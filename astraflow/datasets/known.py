@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from astraflow.datasets.tables.base import Head, Table, Wanted, check_fields
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.runtime.config import Config, nearest
+from astraflow.runtime.overrides import SetBy
 
 SAMPLES = Path(__file__).parent / "samples"
 """A few made-up rows of each set, as it is published."""
@@ -42,16 +43,16 @@ class Published:
 class KnownOptions(Config):
     """Which published set, and where it is."""
 
-    name: str
+    name: Annotated[str, SetBy.AGENT]
     """Which one."""
-    path: str = ""
+    path: Annotated[str, SetBy.PLACE] = ""
     """A copy of it: a file (JSON lines, Parquet, JSON, Arrow, CSV), a folder that `save_to_disk` or `hf download`
     wrote, a folder or an address of Parquet files. Empty asks the hub."""
     is_sample: bool = False
     """A handful of made-up rows in the same layout, which need no network."""
-    revision: str = ""
+    revision: Annotated[str, SetBy.RECIPE] = ""
     """Commit on the hub; name one for a run that can be repeated."""
-    cache: str = ""
+    cache: Annotated[str, SetBy.RECIPE] = ""
     """Folder for what is fetched and converted to Arrow; the library's own when empty."""
     limit: int = Field(default=0, ge=0)
     """Only the first so many rows; 0 is all."""

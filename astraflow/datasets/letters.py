@@ -1,6 +1,6 @@
 """Strings to be reversed or sorted: the smallest tasks that a model from scratch visibly learns."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -9,6 +9,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import made_up, sampled_fingerprint
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 
 class LettersOptions(Config):
@@ -18,7 +19,7 @@ class LettersOptions(Config):
     """`rev abcd=` is answered `dcba`; `sort 3142=` is answered `1234`."""
     length: int = Field(default=4, ge=1, le=64)
     """Characters of each string."""
-    alphabet: str = Field(default="abcdefgh", min_length=2)
+    alphabet: Annotated[str, SetBy.AGENT] = Field(default="abcdefgh", min_length=2)
     """Characters that strings are made of."""
 
     @field_validator("alphabet")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 from pydantic import field_validator
 
@@ -11,6 +12,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
 from astraflow.datasets.tables.base import Wanted
+from astraflow.runtime.overrides import SetBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,9 @@ MATH_SETS = {
 class MathOptions(KnownOptions):
     """Which problems, and how they are put."""
 
-    template: str = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+    template: Annotated[str, SetBy.AGENT] = (
+        "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+    )
     """What the policy is asked; `{question}` is the problem."""
 
     @field_validator("name")

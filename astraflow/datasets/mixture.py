@@ -1,6 +1,6 @@
 """Several data sets as one, in fixed shares."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
@@ -9,12 +9,13 @@ from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset, Share, check_index
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 
 class PartOptions(Config):
     """One data set of the mixture."""
 
-    dataset: dict[str, Any]
+    dataset: Annotated[dict[str, Any], SetBy.RECIPE]
     """A kind and its options."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Its share of the prompts issued is this over the sum of all weights, whatever its size."""

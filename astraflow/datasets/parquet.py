@@ -1,5 +1,7 @@
 """Prompts from Parquet files, here or behind an address, of which a few row groups are in memory at a time."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from astraflow.datasets import datasets
@@ -7,12 +9,13 @@ from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.base import Table
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.datasets.tables.windows import WindowTable
+from astraflow.runtime.overrides import SetBy
 
 
 class ParquetOptions(RowOptions):
     """Which files, in which order, and how much of them to hold."""
 
-    path: str
+    path: Annotated[str, SetBy.PLACE]
     """A file, a folder of them, or a pattern with `*`: on the machine that runs dataflow, or an address such as
     `hf://datasets/owner/name/data/*.parquet` or `s3://bucket/folder`, of which only what is asked for is fetched."""
     shuffle_window: int = Field(default=0, ge=0)

@@ -1,5 +1,7 @@
 """Rows of a table as prompts, when a field of theirs is the question and another the answer."""
 
+from typing import Annotated
+
 from pydantic import Field
 
 from astraflow.contract.ids import PromptId
@@ -7,16 +9,17 @@ from astraflow.contract.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
 from astraflow.datasets.tables.base import Head, Table, Wanted, check_fields
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 
 class RowOptions(Config):
     """How rows become prompts."""
 
-    question_field: str = QUESTION
+    question_field: Annotated[str, SetBy.AGENT] = QUESTION
     """Field with the question: text."""
-    answer_field: str = ANSWER
+    answer_field: Annotated[str, SetBy.AGENT] = ANSWER
     """Field with the answer: text or a number."""
-    fields: tuple[str, ...] = ()
+    fields: Annotated[tuple[str, ...], SetBy.AGENT] = ()
     """Fields that go with them to workflow and reward; all when empty. Every task carries them over the wire."""
     limit: int = Field(default=0, ge=0)
     """Only the first so many rows; 0 is all."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import field_validator
 
@@ -11,6 +11,7 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
+from astraflow.runtime.overrides import SetBy
 
 SEARCH_SETS = {
     "asearcher": Published(
@@ -26,7 +27,7 @@ SEARCH_SETS = {
 class SearchOptions(KnownOptions):
     """Which questions, and how they are put."""
 
-    template: str = "{question}"
+    template: Annotated[str, SetBy.AGENT] = "{question}"
     """What the policy is asked; the workflow says how to search."""
 
     @field_validator("name")

@@ -1,6 +1,6 @@
 """Goals of WebShop (arXiv:2207.01206), by number. The shop, which states and judges them, is an environment."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from astraflow.datasets.known import SAMPLES
 from astraflow.datasets.tables.base import Wanted
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 _WANTED: Wanted = {"instruction_text": (str,), "asin": (str,)}
 _TEST, _EVAL = 500, 1500
@@ -27,7 +28,7 @@ class WebshopOptions(Config):
     """As published: test is 0 to 499, eval 500 to 1499, train the rest."""
     goals: int = Field(default=12_087, ge=1)
     """Goals of the shop: those that people wrote, when it has all its products."""
-    path: str = ""
+    path: Annotated[str, SetBy.PLACE] = ""
     """The goals themselves, `env.server.goals`, as one JSON object a line; without it the shop alone knows them."""
     is_sample: bool = False
     """A few made-up goals, all of them in every split."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -21,7 +22,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 class HuggingFaceOptions(Config):
     """A folder with config.json, a tokenizer and, for the trainer, safetensors weights."""
 
-    path: str
+    path: Annotated[str, SetBy.PLACE]
     """Folder on this machine. Nodes need config.json and the tokenizer in it, but not the weights."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     """How transformers computes attention: torch's fused kernels, or plain matrix products (slower, for comparison)."""

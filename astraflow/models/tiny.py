@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,7 @@ from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import CHAR_VOCAB_SIZE, ChatTokenizer, HuggingFaceTokenizer, char_tokenizer
 from astraflow.runtime.config import Config
 from astraflow.runtime.home import HOME, home
+from astraflow.runtime.overrides import SetBy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,7 +30,7 @@ _REVISION = 1
 class WarmStartOptions(Config):
     """What to learn from, and when to stop: too good a start leaves nothing for reinforcement learning to show."""
 
-    dataset: dict[str, Any]
+    dataset: Annotated[dict[str, Any], SetBy.RECIPE]
     """The dataset the examples come from, as its `kind` and options. It is part of the cached result's name; whoever
     prepares the model builds it and hands the examples in."""
     target_accuracy: float = Field(default=0.25, gt=0, lt=1)

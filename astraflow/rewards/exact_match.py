@@ -1,17 +1,20 @@
 """Right or wrong, letter by letter."""
 
+from typing import Annotated
+
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 
 class ExactMatchOptions(Config):
     """Where the right answer is."""
 
-    answer_field: str = "answer"
+    answer_field: Annotated[str, SetBy.AGENT] = "answer"
     """Field of the prompt."""
 
 

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Annotated, Protocol, Self
 
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 TRACES = "ASTRAFLOW_TRACES"
 """Environment variable that says where spans go, instead of the recipe: `TO`, or `TO#SHARE`."""
@@ -36,7 +37,7 @@ Attribute = str | int | float | bool
 class TracingConfig(Config):
     """Where spans go."""
 
-    to: str = ""
+    to: Annotated[str, SetBy.RECIPE] = ""
     """A folder (in the run's if relative), `http://HOST:PORT` of an OpenTelemetry collector, or empty for none."""
     share: float = Field(default=1.0, ge=0, le=1)
     """Share of groups that are followed; the same ones in every process."""

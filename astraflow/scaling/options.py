@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from astraflow.contract.advice import Cap, Mode
 from astraflow.contract.ids import PoolId
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 LEAST_TICK_S, MOST_TICK_S = 5.0, 30.0
 """Between them is the time between decisions, unless somebody says otherwise."""
@@ -68,10 +69,10 @@ class SizerOptions(Config):
     """Nodes that are never left to the spot market."""
     idle_after_s: float = Field(default=1200.0, gt=0)
     """A pause that lasts longer leaves only the warm nodes."""
-    max_nodes: int = Field(default=UNBOUNDED_NODES, ge=0)
+    max_nodes: Annotated[int, SetBy.ADMIN] = Field(default=UNBOUNDED_NODES, ge=0)
     """Of all pools together."""
-    max_dollars_per_hour: float | None = Field(default=None, ge=0)
-    max_dollars_per_day: float | None = Field(default=None, ge=0)
+    max_dollars_per_hour: Annotated[float | None, SetBy.ADMIN] = Field(default=None, ge=0)
+    max_dollars_per_day: Annotated[float | None, SetBy.ADMIN] = Field(default=None, ge=0)
 
 
 class PoolOptions(Config):

@@ -7,19 +7,20 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 from astraflow.weights.publisher import PublishConfig
 
 
 class TrainerConfig(Config):
     """One trainer: it trains one policy. Model, algorithm and backend are checked by the rooms that build them."""
 
-    policy: str
+    policy: Annotated[str, SetBy.RECIPE]
     """The policy whose batches it pulls."""
-    model: dict[str, Any]
+    model: Annotated[dict[str, Any], SetBy.RECIPE]
     """Model spec, as given to the nodes: `kind` and its options."""
-    algorithm: dict[str, Any] = Field(default_factory=dict)
+    algorithm: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default_factory=dict)
     """Advantage and loss; empty for the defaults."""
-    backend: dict[str, Any] = Field(default_factory=lambda: {"kind": "single"})
+    backend: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default_factory=lambda: {"kind": "single"})
     """What runs the optimizer step: `kind` and its options."""
     seed: int = Field(default=0, ge=0)
     """Of initial weights and everything random in the backend."""

@@ -1,17 +1,18 @@
 """Options of the weight store and of those who pull from it."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 from astraflow.weights.tensors import MAX_VERSION_BYTES
 
 
 class PullConfig(Config):
     """How a node follows the versions of a policy."""
 
-    sources: tuple[str, ...] = ()
+    sources: Annotated[tuple[str, ...], SetBy.RECIPE] = ()
     """Mirrors to fetch from, `HOST:PORT`, the nearest first; the run's own store comes after them."""
     patience_s: float = Field(default=30.0, ge=0)
     """When a version is announced somewhere, preferred sources get this long to have it too: a mirror must fetch it."""
@@ -38,7 +39,7 @@ class PullConfig(Config):
 class WeightsConfig(Config):
     """What the weight store keeps."""
 
-    keep_in: dict[str, Any] = Field(default={"kind": "disk"})
+    keep_in: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default={"kind": "disk"})
     """Where the files are: `disk`, `memory` (gone with the machine), `s3`; `kind` and its options."""
     keep_versions: int = Field(default=32, ge=2)
     """Versions of each policy that stay fetchable as deltas; a node further behind gets the full snapshot."""

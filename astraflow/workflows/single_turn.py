@@ -1,10 +1,12 @@
 """One question, one answer, one score."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Trajectory
+from astraflow.runtime.overrides import SetBy
 from astraflow.workflows import workflows
 from astraflow.workflows.asking import AnswerOptions, ask, question_of
 from astraflow.workflows.base import PolicyPort
@@ -14,9 +16,9 @@ from astraflow.workflows.judge import Judge
 class SingleTurnOptions(AnswerOptions):
     """Who answers, and how."""
 
-    policy: str = "solver"
+    policy: Annotated[str, SetBy.AGENT] = "solver"
     """The policy that answers."""
-    system: str = ""
+    system: Annotated[str, SetBy.AGENT] = ""
     """System message before the question; none when empty."""
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,6 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
+from astraflow.runtime.overrides import SetBy
 from astraflow.workflows import workflows
 from astraflow.workflows.asking import Answer, AnswerOptions, Message, ask, question_of
 from astraflow.workflows.base import PolicyPort
@@ -76,9 +78,9 @@ def assignment_in(text: str) -> Assignment | None:
 class SolveAndVerifyOptions(AnswerOptions):
     """Who solves and who verifies."""
 
-    solver: str = "solver"
+    solver: Annotated[str, SetBy.AGENT] = "solver"
     """The policy that answers the question."""
-    verifier: str = "verifier"
+    verifier: Annotated[str, SetBy.AGENT] = "verifier"
     """The policy that judges the answer."""
     verdict_max_new_tokens: int = Field(default=128, ge=1)
     """Length limit of a verdict."""

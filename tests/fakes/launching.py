@@ -27,7 +27,7 @@ class FakeCatalogue(Catalogue):
             raise InvalidInput(f"no recipe is called {name[:80]!r}; known: smoke")
         return (await self.cards())[0]
 
-    async def form(self, place: str, overrides: Sequence[str] = ()) -> RecipeForm:
+    async def form(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
         chosen = dict(override.split("=", 1) for override in overrides)
         steps = chosen.get(STEPS, "100")
         problems = () if steps.isdigit() else (FormProblem(key=STEPS, message="a whole number"),)
@@ -48,9 +48,11 @@ class FakeCatalogue(Catalogue):
                     choices=(),
                     is_optional=False,
                     is_short=True,
+                    set_by="agent",
                 ),
             ),
             problems=problems,
+            refusals=(),
             checks=(),
             toml=f"steps = {steps}",
             usd_per_hour=0.0,

@@ -76,7 +76,7 @@ NO_PAGES = (
     "/static/{build}/{path:path}",
 )
 
-ASKS_FOR = {"/runs/new/preview": "?recipe=smoke", "/runs/new/rehearsal": "?recipe=smoke", "/runs/compare": "?run=1"}
+ASKS_FOR = {"/runs/compare": "?run=1"}
 """What an address needs besides."""
 
 

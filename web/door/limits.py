@@ -23,7 +23,7 @@ MINUTE_S = 60.0
 
 _FILES = (".csv", ".json", ".ndjson")
 _DOCUMENT = "/openapi.json"
-_LAUNCHING = ("/runs/new", "/api/v1/launches", "/api/v1/launch-preview")
+_LAUNCHING = ("/runs/new", "/runs/new/rehearsal", "/api/v1/launches", "/api/v1/launch-preview")
 _READING = ("GET", "HEAD", "OPTIONS")
 
 

@@ -3,63 +3,33 @@
 Pages and the API both come through here.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
-from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput
+from astraflow.contract.errors import AstraFlowError, Conflict
 from web.accounts.viewer import Viewer
 from web.acts.fleet import own_key
 from web.audit.entries import Deed
-from web.launching.options import LaunchOptions, reachable
+from web.launching.options import reachable
 from web.parts import Parts
+from web.present.launches import LaunchChoice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a run is made of."""
+async def launch(parts: Parts, viewer: Viewer, choice: LaunchChoice, *, reason: str, key: str = "") -> str:
+    """Start a run; returns its name.
 
-    name: str
-    """Of the recipe, or of the earlier run."""
-    place: str
-    """As `astraflow run` takes it: a name, or a file."""
-    recipe: str = ""
-    """The recipe's name; empty for an earlier run's."""
-    of: str = ""
-    """The earlier run; empty for a recipe."""
-
-
-async def source_of(parts: Parts, recipe: str, of: str) -> Source:
-    """What to launch: a recipe that there is, or the snapshot of a run that was launched from here.
-
-    Raises: InvalidInput, UnknownRun.
+    Raises: NotPermitted or InvalidInput for a choice that is not ready, Conflict for a key of something else.
     """
-    if bool(recipe) == bool(of):
-        raise InvalidInput("a launch is of a recipe, or `of` an earlier run: name one of them")
-    if of:
-        launched = await parts.launcher.launch(of)
-        if not launched.folder.recipe_file.exists():
-            raise InvalidInput(f"the run {of} has no recipe yet: it never began")
-        return Source(name=of, place=str(launched.folder.recipe_file), of=of)
-    card = await parts.catalogue.card(recipe)
-    return Source(name=card.name, place=card.place, recipe=card.name)
-
-
-async def launch(
-    parts: Parts,
-    viewer: Viewer,
-    source: Source,
-    overrides: Sequence[str],
-    options: LaunchOptions,
-    *,
-    reason: str,
-    key: str = "",
-) -> str:
-    """Start a run; returns its name. Raises: InvalidInput, Conflict for a key that was used for something else."""
+    choice.check()
+    source, overrides, options = choice.source, choice.overrides, choice.options
     after = {"set": " ".join(overrides)} if overrides else {}
     deed = Deed(action="run.launch", target=source.place, after=after, reason=reason)
 
     async def start() -> str:
-        return (await parts.launcher.start(source.name, source.place, overrides, options, actor=viewer.name)).name
+        launched = await parts.launcher.start(
+            source.name, source.place, overrides, options, actor=viewer.name, needs_admin=choice.needs_admin
+        )
+        return launched.name
 
     return await _once(parts, viewer, deed, key, ["launch", source.place, *options.arguments(), *overrides], start)
 

@@ -20,6 +20,8 @@ CARDS_KEPT_S = 30.0
 REHEARSAL_KEPT_S = 30.0
 """Each is several calls of a cloud."""
 REHEARSALS_AT_ONCE = 2
+NO_ROLE = "none"
+"""Role that may override nothing."""
 MOST_KEPT = 64
 """Forms and rehearsals: a form is asked for as it is filled in, and again when it is sent."""
 
@@ -55,6 +57,8 @@ class FormField(_Read):
     choices: tuple[str, ...]
     is_optional: bool
     is_short: bool
+    set_by: Literal["agent", "operator", "admin", "place", "recipe"]
+    """Least role that may override it; `place` for a path below a data place, `recipe` for none."""
     entries: tuple[str, ...] = ()
     """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
 
@@ -136,6 +140,8 @@ class RecipeForm(_Read):
     simulated: tuple[str, ...]
     fields: tuple[FormField, ...]
     problems: tuple[FormProblem, ...]
+    refusals: tuple[FormProblem, ...]
+    """Settings that the role may not override so; they are among the problems, and no override was applied."""
     checks: tuple[FormCheck, ...]
     toml: str
     usd_per_hour: float
@@ -156,8 +162,14 @@ class RecipeForm(_Read):
 class Catalogue:
     """What there is to launch."""
 
-    def __init__(self, *, clock: Clock, folders: Sequence[Path] = (), join_host: str = "") -> None:
-        """folders: of recipes besides those that come with AstraFlow. join_host: where machines elsewhere join."""
+    def __init__(
+        self, *, clock: Clock, folders: Sequence[Path] = (), join_host: str = "", data: Sequence[str] = ()
+    ) -> None:
+        """folders: of recipes besides those that come with AstraFlow. join_host: where machines elsewhere join.
+
+        data: data places, below which a path may be chosen.
+        """
+        self._data = [part for place in data for part in ("--data", place)]
         self._clock = clock
         self._host = ["--host", join_host] if join_host else []
         self._asking = asyncio.Semaphore(REHEARSALS_AT_ONCE)
@@ -186,35 +198,48 @@ class Catalogue:
         known = ", ".join(card.name for card in self._cards)
         raise InvalidInput(f"no recipe is called {name[:80]!r}; known: {known}")
 
-    async def form(self, place: str, overrides: Sequence[str] = ()) -> RecipeForm:
+    async def form(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
         """A recipe's form with choices. `place` is that of a `card`, or the snapshot of a known run.
 
+        role: of the user who chose; without one, every override is refused.
         Raises: InvalidInput for a recipe that cannot be read at all, DeadlineExceeded.
         """
-        asked = (place, *overrides)
+        asked = (role, place, *overrides)
         kept = self._forms.get(asked)
         if kept is None or self._clock.now() - kept[0] > CARDS_KEPT_S:
-            command = ["recipes", "--json", *self._folders, *self._host, *_sets(overrides), "--", place]
+            command = ["recipes", "--json", *self._folders, *self._host, *self._limited(role, overrides), "--", place]
             form = RecipeForm.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
             kept = self._forms[asked] = (self._clock.now(), form)
             _forget(self._forms)
         return kept[1]
 
-    async def rehearsal(self, place: str, overrides: Sequence[str] = ()) -> Rehearsed:
-        """What the providers of a recipe's fleet say, now or a moment ago. Raises: InvalidInput, DeadlineExceeded."""
-        asked = (place, *overrides)
+    async def rehearsal(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> Rehearsed:
+        """What the providers of a recipe's fleet say, now or a moment ago. role: as in `form`.
+
+        Raises: InvalidInput, also for what the role may not override, DeadlineExceeded.
+        """
+        asked = (role, place, *overrides)
         async with self._asking:
             kept = self._rehearsed.get(asked)
             if kept is None or self._clock.now() - kept[0] > REHEARSAL_KEPT_S:
-                command = ["recipes", "--rehearse", "--json", *self._folders, *_sets(overrides), "--", place]
+                command = [
+                    "recipes",
+                    "--rehearse",
+                    "--json",
+                    *self._folders,
+                    *self._limited(role, overrides),
+                    "--",
+                    place,
+                ]
                 found = Rehearsed.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
                 kept = self._rehearsed[asked] = (self._clock.now(), found)
                 _forget(self._rehearsed)
             return kept[1]
 
-
-def _sets(overrides: Sequence[str]) -> list[str]:
-    return [part for override in overrides for part in ("--set", override)]
+    def _limited(self, role: str, overrides: Sequence[str]) -> list[str]:
+        """Overrides, and what limits them; without any there is nothing to limit."""
+        sets = [part for override in overrides for part in ("--set", override)]
+        return [*sets, "--as", role or NO_ROLE, *self._data] if sets else []
 
 
 def _forget(kept: OrderedDict[tuple[str, ...], Any]) -> None:

@@ -63,6 +63,8 @@ class Launch:
     last_word: str
     """How it ended, as its process said it last; empty while it goes on."""
     options: LaunchOptions
+    needs_admin: bool
+    """Whether it has settings that only an admin may override."""
 
     @property
     def can_resume(self) -> bool:
@@ -98,11 +100,19 @@ class Launcher:
         return await asyncio.to_thread(_launch, row)
 
     async def start(
-        self, recipe: str, place: str, overrides: Sequence[str], options: LaunchOptions, *, actor: str
+        self,
+        recipe: str,
+        place: str,
+        overrides: Sequence[str],
+        options: LaunchOptions,
+        *,
+        actor: str,
+        needs_admin: bool = False,
     ) -> Launch:
         """Start a run of a recipe, or of another run's snapshot, in a new folder.
 
-        recipe: its name, or that of the other run. place: as `astraflow run` takes it.
+        recipe: its name, or that of the other run. place: as `astraflow run` takes it. overrides: as they were
+        checked. needs_admin: whether only an admin may override some of them.
         Raises: InvalidInput when the process or its folder cannot be made.
         """
         stem = re.sub(r"[^a-z0-9]+", "-", recipe.lower()).strip("-") or "run"
@@ -118,6 +128,7 @@ class Launcher:
             has_fleet=options.has_fleet,
             ends_by_itself=options.ends_by_itself,
             limit_s=options.limit_s,
+            needs_admin=needs_admin,
         )
         sets = [part for override in overrides for part in ("--set", override)]
         return await self._run(row, [*options.arguments(), *sets, "--", place])
@@ -224,6 +235,7 @@ def _launch(row: LaunchedRun) -> Launch:
         launched_at=row.launched_at,
         last_word=_last_word(folder) if state is LaunchState.ENDED else "",
         options=_options(row),
+        needs_admin=row.needs_admin,
     )
 
 

@@ -5,13 +5,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from urllib.parse import urlencode
 
-from astraflow.contract.errors import InvalidInput
-from web.launching.acts import Source
+from astraflow.contract.errors import InvalidInput, NotPermitted
+from astraflow.runtime.overrides import SetBy
 from web.launching.catalogue import FleetCheck, FormField, FormProblem, RecipeForm, Rehearsed
 from web.launching.launcher import LOG, Launch, LaunchState
 from web.launching.options import LaunchOptions
+from web.launching.sources import Source
 from web.present.launch_cost import cost_of_nodes, cost_of_pools, machines_of
 
 LAUNCHES = "/api/v1/launches"
@@ -43,6 +43,12 @@ class LaunchChoice:
     options: LaunchOptions
     problem: str
     """What is wrong besides the settings."""
+    refusals: tuple[FormProblem, ...]
+    """What the role may not do; those that are about a setting are among the form's problems."""
+    role: str
+    """Of the user who chose."""
+    places: tuple[str, ...]
+    """Data places: paths below them may be chosen."""
     key: str
     """The form's own: sent twice, it launches once."""
     rehearsed: Rehearsed | None = None
@@ -54,11 +60,6 @@ class LaunchChoice:
     def title(self) -> str:
         """What is launched."""
         return self.source.recipe or f"a run like {self.source.of}"
-
-    @property
-    def query(self) -> str:
-        """Which recipe or run, for links."""
-        return urlencode(self._named)
 
     @property
     def _named(self) -> dict[str, str]:
@@ -105,7 +106,38 @@ class LaunchChoice:
     @property
     def is_ready(self) -> bool:
         """Whether it can be launched as it is."""
-        return not self.problem and not self.form.problems
+        return not self.problem and not self.form.problems and not self.refusals
+
+    @property
+    def refused(self) -> str:
+        """All that is refused, in a sentence; empty when nothing is."""
+        return "; ".join(
+            f"cannot override {one.key}: {one.message}" if one.key else one.message for one in self.refusals
+        )
+
+    @property
+    def status(self) -> int:
+        """HTTP status of a page that shows it."""
+        return 403 if self.refusals else 200 if self.is_ready else 422
+
+    def check(self) -> None:
+        """Refuse what cannot be launched. Raises: NotPermitted, InvalidInput."""
+        if self.refusals:
+            raise NotPermitted(self.refused)
+        if not self.is_ready:
+            raise InvalidInput(self.trouble)
+
+    def may_set(self, field: FormField) -> bool:
+        """Whether the form lets the user change a setting; the server decides again when it is sent."""
+        if field.set_by == "place":
+            return bool(self.places)
+        return SetBy(field.set_by).allows(self.role)
+
+    @property
+    def needs_admin(self) -> bool:
+        """Whether it has settings that only an admin may override."""
+        admins = {field.key for field in self.form.fields if field.set_by == SetBy.ADMIN.value}
+        return self.source.needs_admin or any(one.partition("=")[0] in admins for one in self.overrides)
 
     @property
     def trouble(self) -> str:
@@ -147,14 +179,6 @@ class LaunchChoice:
     def is_asking(self) -> bool:
         """Whether its providers are still to be asked."""
         return self.has_pools and self.is_ready and self.rehearsed is None and not self.rehearsal_problem
-
-    @property
-    def rehearsal_query(self) -> str:
-        """The choices as they matter to providers."""
-        fields = {field.key: field.text for field in self.form.fields}
-        changed = (override.partition("=")[0] for override in self.overrides)
-        sets = {f"{SET}{key}": fields[key] for key in changed if key in fields}
-        return f"{self.query}&{urlencode({**sets, 'fleet': 'on'})}"
 
     @property
     def provider_checks(self) -> tuple[FleetCheck, ...]:

@@ -6,12 +6,15 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
+from web.accounts.viewer import Viewer
 from web.acts.steering import NO_REASON, told
 from web.door.flash import Flash
 from web.door.roles import Need, On, needs
 from web.launching import acts, choosing
+from web.launching.choosing import Purpose, Wish
 from web.launching.launcher import tail
 from web.launching.options import LaunchOptions
+from web.launching.sources import source_of
 from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
 from web.present.launches import SET, LaunchChoice, launch_view
 from web.present.shell import shell
@@ -21,48 +24,46 @@ router = APIRouter()
 
 @router.get("/runs/new")
 @needs(Need.OPERATE)
-async def new(request: Request, parts: PartsOf, recipe: str = "", of: str = "") -> Response:
-    """The recipes; with one chosen (or `of` an earlier run), its form, and what would come of it."""
+async def new(request: Request, parts: PartsOf, viewer: ViewerOf, recipe: str = "", of: str = "") -> Response:
+    """The recipes; with one chosen (or `of` an earlier run), its form. A link fills in no setting."""
     frame = shell(parts.state, parts.settings)
     if not recipe and not of:
         cards = await parts.catalogue.cards()
         return parts.pages.page(request, "launches/recipes.html", page="runs", shell=frame, cards=cards)
-    choice = await _choice(parts, request, recipe, of)
+    choice = await choosing.plain(parts, viewer, await source_of(parts, recipe, of))
     return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice)
 
 
-@router.get("/runs/new/preview")
+@router.post("/runs/new/preview")
 @needs(Need.OPERATE)
-async def preview(request: Request, parts: PartsOf, recipe: str = "", of: str = "") -> Response:
+async def preview(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
     """What would come of the form as it is filled in, alone."""
-    choice = await _choice(parts, request, recipe, of)
-    return parts.pages.page(request, "launches/_preview.html", choice=choice)
+    choice = await _chosen(request, parts, viewer, Purpose.PREVIEW)
+    return parts.pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
 
 
-@router.get("/runs/new/rehearsal")
+@router.post("/runs/new/rehearsal")
 @needs(Need.OPERATE)
-async def rehearsal(request: Request, parts: PartsOf, recipe: str = "", of: str = "") -> Response:
+async def rehearsal(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
     """What the providers of its fleet say to the form as it is filled in. Nothing is started."""
-    choice = await choosing.with_providers(parts, await _choice(parts, request, recipe, of))
-    return parts.pages.page(request, "launches/_rehearsal.html", choice=choice)
+    choice = await _chosen(request, parts, viewer, Purpose.REHEARSE)
+    return parts.pages.page(request, "launches/_rehearsal.html", choice=choice, status=403 if choice.refusals else 200)
 
 
 @router.post("/runs/new")
 @needs(Need.OPERATE)
 async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
-    """Start the run, and go to its page."""
+    """Start the run, and go to its page; with `check`, or when something is wrong, show the form."""
     given = _given((await request.form()).multi_items())
-    choice = await _chosen(parts, given, given.get("recipe", ""), given.get("of", ""))
-    if "check" in given or not choice.is_ready:
+    is_check = "check" in given
+    choice = await _chosen(request, parts, viewer, Purpose.REHEARSE if is_check else Purpose.LAUNCH)
+    if is_check or not choice.is_ready:
         frame = shell(parts.state, parts.settings)
-        status = 200 if choice.is_ready else 422
-        choice = await choosing.with_providers(parts, choice)
-        return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice, status=status)
-    reason = given.get("reason", "")
-    try:
-        name = await acts.launch(
-            parts, viewer, choice.source, choice.overrides, choice.options, reason=reason, key=given.get("key", "")
+        return parts.pages.page(
+            request, "launches/new.html", page="runs", shell=frame, choice=choice, status=choice.status
         )
+    try:
+        name = await acts.launch(parts, viewer, choice, reason=given.get("reason", ""), key=given.get("key", ""))
     except AstraFlowError as problem:
         return told(Flash(text=f"The run was not launched: {problem}", tone="bad"), back="/runs/new")
     return told(Flash(text=f"The run {name} was launched", tone="good"), back=f"/launches/{name}")
@@ -161,10 +162,6 @@ async def watch(parts: PartsOf, name: str = Form(max_length=200), next: str = Fo
     return response
 
 
-async def _choice(parts: Parts, request: Request, recipe: str, of: str) -> LaunchChoice:
-    return await _chosen(parts, _given(request.query_params.multi_items()), recipe, of)
-
-
 def _given(items: Iterable[tuple[str, object]]) -> dict[str, str]:
     """The fields of a form. Those of one name are a list, in their order; what is empty is left out of it."""
     texts: dict[str, list[str]] = {}
@@ -173,13 +170,17 @@ def _given(items: Iterable[tuple[str, object]]) -> dict[str, str]:
     return {key: found[0] if len(found) == 1 else ", ".join(filter(None, found)) for key, found in texts.items()}
 
 
-async def _chosen(parts: Parts, given: dict[str, str], recipe: str, of: str) -> LaunchChoice:
+async def _chosen(request: Request, parts: Parts, viewer: Viewer, purpose: Purpose) -> LaunchChoice:
     """The form of a recipe, or of an earlier run's, with what was filled in."""
-    source = await acts.source_of(parts, recipe, of)
-    values = {key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)}
-    return await choosing.chosen(
-        parts, source, values, lambda usual: _options(given, usual), key=given.get("key", "")[:100]
+    given = _given((await request.form()).multi_items())
+    wish = Wish(
+        source=await source_of(parts, given.get("recipe", ""), given.get("of", "")),
+        values={key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)},
+        options_from=lambda usual: _options(given, usual),
+        key=given.get("key", "")[:100],
+        reason=given.get("reason", ""),
     )
+    return await choosing.chosen(parts, viewer, wish, purpose)
 
 
 def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:

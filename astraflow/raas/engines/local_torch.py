@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_a
 from astraflow.raas.engines.local.sequences import Sequence, stream_key
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 from astraflow.weights.tensors import VerifiedWeights
 
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
@@ -36,7 +37,7 @@ run promises."""
 class LocalTorchOptions(Config):
     """Where and how much at once."""
 
-    device: str = "auto"
+    device: Annotated[str, SetBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
     compute_dtype: ComputeDtype = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU. Weights are upcast from the published bits exactly."""

@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +22,7 @@ from astraflow.raas.engines.script import TOKENIZER, line_for, split_reply
 from astraflow.raas.engines.timeline import Timeline, Writing
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 from astraflow.weights.tensors import VerifiedWeights
 
 _DRAWS = 1000
@@ -49,7 +51,7 @@ class ScriptedEngineOptions(Config):
     half_speed_at: float | None = Field(default=None, gt=0)
     """With that many requests beside it, a request takes twice as long, with twice as many three times: a step of a
     decoding batch has a fixed part, reading the weights, and a part for each request. None: load slows nothing down."""
-    pace_file: str = ""
+    pace_file: Annotated[str, SetBy.RECIPE] = ""
     """File with a factor on all speeds, read at each reply; 1 while there is none. With it a machine gets slow, as a
     throttled or crowded one does, when somebody says so."""
     failure_rate: float = Field(default=0.0, ge=0, le=1)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from astraflow.contract.errors import Unavailable
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice, time_in
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 _MAX_BYTES = 4096
 
@@ -17,7 +18,7 @@ _MAX_BYTES = 4096
 class FileNoticeOptions(Config):
     """Which file, and what it means."""
 
-    path: Path
+    path: Annotated[Path, SetBy.RECIPE]
     """While it exists, the machine is going away, whatever is in it. `{"deadline_s": 30}` says how long after the file
     was written, `{"time": "2030-01-31T12:00:00Z"}` when."""
     every_s: float = Field(default=1.0, gt=0)

@@ -4,7 +4,7 @@ import http.client
 import ipaddress
 import json
 from collections.abc import Mapping
-from typing import Self
+from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -13,6 +13,7 @@ from astraflow.contract.errors import Unavailable
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice, time_in
 from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy
 
 _TIMEOUT_S = 1.0
 _MAX_BYTES = 4096
@@ -27,11 +28,11 @@ class HttpNoticeOptions(Config):
     `headers = { Metadata-Flavor = "Google" }` and `deadline_s = 30`.
     """
 
-    url: str = "http://169.254.169.254/latest/meta-data/spot/instance-action"
+    url: Annotated[str, SetBy.RECIPE] = "http://169.254.169.254/latest/meta-data/spot/instance-action"
     """Answers 404 or `FALSE` while there is no notice. A JSON object may name its `time`."""
-    token_url: str = "http://169.254.169.254/latest/api/token"  # noqa: S105 (where to get one)
+    token_url: Annotated[str, SetBy.RECIPE] = "http://169.254.169.254/latest/api/token"  # noqa: S105 (where to get one)
     """Where a session token is had with PUT; empty when none is needed."""
-    headers: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
+    headers: Annotated[dict[str, str], SetBy.RECIPE] = {}  # noqa: RUF012 (pydantic copies it)
     """Sent with each look."""
     every_s: float = Field(default=5.0, gt=0)
     """How often it is asked."""

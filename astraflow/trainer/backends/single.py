@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -29,6 +29,7 @@ from astraflow.models.precision import (
 )
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.overrides import SetBy
 from astraflow.trainer.backends import backends, state_files
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.masters import AdamWSettings, Masters
@@ -61,7 +62,7 @@ class SingleOptions(Config):
     """What weights are rounded to and published in, while the optimizer keeps them in float32."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
-    device: str = "auto"
+    device: Annotated[str, SetBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
     threads: int = Field(default=1, ge=1)
     """Of torch, in this whole process."""

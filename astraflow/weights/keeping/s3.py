@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
 from pydantic import Field
@@ -14,6 +14,7 @@ from astraflow.contract.errors import InvalidInput, Unavailable, UnknownVersion
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.overrides import SetBy
 from astraflow.weights.keeping import keeps
 from astraflow.weights.keeping.claim import Claim
 
@@ -35,12 +36,12 @@ class S3Options(Config):
     """Which bucket. Credentials come from the environment, as the cloud's own tools find them (`AWS_ACCESS_KEY_ID`,
     `AWS_SECRET_ACCESS_KEY`, or the role of the machine)."""
 
-    bucket: str = Field(min_length=1)
-    prefix: str = ""
+    bucket: Annotated[str, SetBy.RECIPE] = Field(min_length=1)
+    prefix: Annotated[str, SetBy.RECIPE] = ""
     """Begins the names of the store's objects; one store at a time may use it."""
-    region: str | None = None
+    region: Annotated[str | None, SetBy.RECIPE] = None
     """`AWS_REGION` when absent."""
-    endpoint: str | None = None
+    endpoint: Annotated[str | None, SetBy.RECIPE] = None
     """`http(s)://HOST[:PORT]` of a service other than Amazon's; `AWS_ENDPOINT_URL` when absent."""
     take_over: bool = False
     """Whether a store may take the prefix from another one: after a machine was lost with the store on it."""

@@ -270,6 +270,8 @@ async def test_every_action_leaves_an_entry_whichever_way_it_goes(
             {"sampler_kind": "replay", "sampler_options": '{"ratio": 0.2}'},
         ),
         "/runs/new": ("/runs/new", {"recipe": "smoke", "limit_s": "1"}),
+        "/runs/new/preview": ("/runs/new/preview", {"recipe": "smoke"}),
+        "/runs/new/rehearsal": ("/runs/new/rehearsal", {"recipe": "smoke"}),
         "/launches/{name}/stop": ("/launches/none/stop", {}),
         "/launches/{name}/resume": ("/launches/none/resume", {}),
         "/settings/password": ("/settings/password", {"new": "a long password"}),

@@ -91,6 +91,7 @@ def test_callers_that_were_not_heard_for_longest_are_forgotten() -> None:
         ("GET", "/audit.ndjson", Kind.HEAVY),
         ("POST", "/api/v1/launches", Kind.HEAVY),
         ("POST", "/runs/new", Kind.HEAVY),
+        ("POST", "/runs/new/rehearsal", Kind.HEAVY),
         ("POST", "/api/v1/launches/a/stop", Kind.WRITE),
         ("PUT", "/api/v1/retention", Kind.WRITE),
     ],

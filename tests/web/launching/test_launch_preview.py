@@ -37,7 +37,7 @@ async def preview(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
 async def test_the_api_and_the_page_say_the_same_and_launch_nothing(tmp_path: Path) -> None:
     async with page_of(tmp_path) as (_, client):
         found = await preview(client, **STEPS)
-        shown = await client.get("/runs/new/preview", params={"recipe": "smoke", "set.stop.steps": "7", "key": "k"})
+        shown = await client.post("/runs/new/preview", data={"recipe": "smoke", "set.stop.steps": "7", "key": "k"})
         page = unescape(shown.text)
 
         assert found["is_ready"]
@@ -89,7 +89,7 @@ async def test_the_request_that_is_shown_asks_for_the_very_same(tmp_path: Path) 
         "policies.solver.max_staleness": 3,
         "stop.reward": 0.5,
     }
-    async with page_of(tmp_path) as (_, client):
+    async with page_of(tmp_path, data=(str(tmp_path),)) as (_, client):
         found = await preview(client, recipe="smoke", set=settings, fleet=True, limit_s=77)
         assert found["is_ready"], found
         body = found["request"]["body"]
@@ -98,9 +98,9 @@ async def test_the_request_that_is_shown_asks_for_the_very_same(tmp_path: Path) 
         assert {**again, "checks": []} == {**found, "checks": []}, "memory and disk go on changing"
         page = unescape(
             (
-                await client.get(
+                await client.post(
                     "/runs/new/preview",
-                    params={
+                    data={
                         "recipe": "smoke",
                         "fleet": "on",
                         "ends_by_itself": "on",

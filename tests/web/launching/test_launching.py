@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,22 @@ async def test_a_run_outlives_the_page_and_is_found_again(tmp_path: Path) -> Non
         await until(lambda: state_is(client, name, "ended"), what="its end")
 
 
-async def test_a_run_that_cannot_start_says_why(page: RunningWeb, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with page.logged_in() as client:
-        name = await launched(client, **ENDLESS, limit_s="1")
-        await until(lambda: state_is(client, name, "ended"), what="the end of its time")
-        shown = (await client.get(f"/launches/{name}")).text
-        assert "the time limit of 1 s was reached" in shown
+async def test_a_run_that_cannot_start_says_why(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "torn.jsonl").write_text("no object\n")
+    torn = {"set.flows.train.dataset.kind": "jsonl", "set.flows.train.dataset.path": str(data / "torn.jsonl")}
+    async with running_web(tmp_path / "web", "", data=(str(data),)) as page, page.logged_in() as client:
+        name = await launched(client, **torn)
+        cause = await until(lambda: last_word(client, name), what="the end of what cannot start", within_s=150.0)
+        assert "torn.jsonl" in cause
+        assert cause in unescape((await client.get(f"/launches/{name}")).text)
+
+
+async def last_word(client: httpx.AsyncClient, name: str) -> str:
+    """How a run ended, as the API has it; empty while it goes on, however long that takes."""
+    found = (await client.get(f"/api/v1/launches/{name}")).json()
+    return str(found["last_word"]) if found["state"] == "ended" else ""
 
 
 async def test_what_is_wrong_stands_beside_its_field_and_nothing_is_launched(page: RunningWeb) -> None:
@@ -167,7 +178,7 @@ async def test_nobody_launches_what_is_no_recipe(page: RunningWeb, tmp_path: Pat
 async def test_the_preview_shows_the_same_as_recipe_command_and_request(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         asked = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
-        text = (await client.get("/runs/new/preview", params=asked, timeout=60)).text
+        text = (await client.post("/runs/new/preview", data=asked, timeout=60)).text
         assert "Ready to launch" in text
         assert "stop.steps = 7" in text
         assert "astraflow run smoke --fleet --headless --set stop.steps=7" in text
@@ -222,6 +233,7 @@ def form_of(*fields: FormField) -> RecipeForm:
         simulated=(),
         fields=fields,
         problems=(),
+        refusals=(),
         checks=(),
         toml="",
         usd_per_hour=0.0,
@@ -245,6 +257,7 @@ def field(key: str, kind: Any, value: Any) -> FormField:
         choices=(),
         is_optional=False,
         is_short=True,
+        set_by="agent",
     )
 
 

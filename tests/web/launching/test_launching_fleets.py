@@ -104,20 +104,20 @@ async def test_a_recipe_with_machines_of_its_own_is_launched_with_its_fleet_unle
 async def test_the_preview_asks_the_providers_and_says_what_the_fleet_costs(recipes: Path, tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.max_nodes": "2", "set.stop.steps": "7"}
-        preview = unescape((await client.get("/runs/new/preview", params=asked)).text)
+        preview = unescape((await client.post("/runs/new/preview", data=asked)).text)
         assert "eu: 1 to 2 of here (local_process), on this machine" in preview
         assert "are being asked" in preview
-        address = preview.partition('hx-get="')[2].partition('"')[0]
-        answered = unescape((await client.get(address)).text)
+        address = preview.partition('hx-post="')[2].partition('"')[0]
+        answered = unescape((await client.post(address, data=asked)).text)
         assert "$2.00 to $4.00 an hour for 1 to 2 nodes; no budget bounds it" in answered
         assert "launch for eu" in unescape(TAG.sub("", answered))
         assert 'data-tone="bad"' not in answered
-        assert "hx-get" not in answered, "it does not ask again by itself"
+        assert "hx-post" not in answered, "it does not ask again by itself"
         checked = await client.post("/runs/new", data={**asked, "set.fleet.budget.usd_per_hour_max": "3", "check": "1"})
         assert "$2.00 to $3.00 an hour for 1 to 2 nodes; never more than $3.00 an hour" in checked.text
-        without = (await client.get("/runs/new/preview", params={"recipe": "here", "set.stop.steps": "7"})).text
+        without = (await client.post("/runs/new/preview", data={"recipe": "here", "set.stop.steps": "7"})).text
         assert "its recipe&#39;s pools are left out" in without
-        assert "hx-get" not in without
+        assert "hx-post" not in without
 
 
 async def test_a_provider_that_would_not_start_a_machine_is_told_before_the_launch(
@@ -125,7 +125,7 @@ async def test_a_provider_that_would_not_start_a_machine_is_told_before_the_laun
 ) -> None:
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         asked = {"recipe": "here", "fleet": "on", "set.fleet.pools.eu.type": "enormous"}
-        answered = unescape((await client.get("/runs/new/rehearsal", params=asked)).text)
+        answered = unescape((await client.post("/runs/new/rehearsal", data=asked)).text)
         assert 'data-tone="bad"' in answered
         assert "no machine type is called 'enormous'" in answered
         assert "Correct what is named" in answered
@@ -143,10 +143,10 @@ async def test_lists_of_plug_ins_are_chosen_by_name_and_keep_their_options(recip
         form = (await client.get("/runs/new", params={"recipe": "listed"})).text
         assert form.count('name="set.flows.train.filters"') == 2, "what is there, and a row for one more"
         key = "set.flows.train.filters"
-        unchanged = (("recipe", "listed"), (key, "length"), (key, ""))
-        assert "--set" not in (await client.get("/runs/new/preview", params=unchanged)).text
-        more = (("recipe", "listed"), (key, "length"), (key, "informative"))
-        preview = unescape((await client.get("/runs/new/preview", params=more)).text)
+        unchanged = {"recipe": "listed", key: ["length", ""]}
+        assert "--set" not in (await client.post("/runs/new/preview", data=unchanged)).text
+        more = {"recipe": "listed", key: ["length", "informative"]}
+        preview = unescape((await client.post("/runs/new/preview", data=more)).text)
         assert 'flows.train.filters = [{kind = "length", max_tokens = 9}, {kind = "informative"}]' in preview
         assert "Ready to launch" in preview
         answer = await ask(client, "list", recipe="listed", set={"flows.train.filters": "informative"})
@@ -159,7 +159,7 @@ async def test_lists_of_plug_ins_are_chosen_by_name_and_keep_their_options(recip
 async def test_another_kind_of_environment_is_told_what_it_has_to_know(recipes: Path, tmp_path: Path) -> None:
     data = tmp_path / "prompts.jsonl"
     data.write_text('{"prompt": "1 + 1", "answer": "2"}\n')
-    async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
+    async with page_of(tmp_path, recipes=(recipes,), data=(str(tmp_path),)) as (_, client):
         chosen = {"recipe": "smoke", "set.flows.train.dataset.kind": "jsonl", "check": "1"}
         form = (await client.post("/runs/new", data=chosen)).text
         assert 'name="set.flows.train.dataset.path"' in form, "what it can be told is asked once it is chosen"
@@ -186,10 +186,10 @@ async def test_machines_elsewhere_take_an_address_that_they_reach(recipes: Path,
 async def test_a_page_that_was_told_its_address_has_runs_listen_there(recipes: Path, tmp_path: Path) -> None:
     known = {"join_host": EVERYWHERE, "join_name": "runs.example.org"}
     async with page_of(tmp_path, recipes=(recipes,), **known) as (_, client):
-        preview = (await client.get("/runs/new/preview", params={"recipe": "elsewhere"})).text
+        preview = (await client.post("/runs/new/preview", data={"recipe": "elsewhere"})).text
         assert f"--host {EVERYWHERE} --advertise runs.example.org" in preview
         assert "Ready to launch" in preview
-        near = (await client.get("/runs/new/preview", params={"recipe": "here"})).text
+        near = (await client.post("/runs/new/preview", data={"recipe": "here"})).text
         assert "--host" not in near, "who needs no strangers lets none in"
 
 

@@ -50,6 +50,9 @@ async def test_hostile_strings_stay_text_on_every_page_in_every_part_and_file_an
             ("launch asked", "/runs/new", {"recipe": HOSTILE, "limit_s": HOSTILE}),
         ):
             answers[name] = await walked.admin.get(path, params=params)
+        for path in ("/runs/new/preview", "/runs/new/rehearsal"):
+            asked = {"recipe": "smoke", "set.stop.steps": HOSTILE, "reason": HOSTILE}
+            answers[f"POST {path}"] = await walked.admin.post(path, data=asked)
         frames = await _frames(walked)
     markup = {address: one.text for address, one in answers.items() if "html" in one.headers.get("content-type", "")}
     files = {address: one for address, one in answers.items() if address not in markup and one.content}

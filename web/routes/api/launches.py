@@ -5,11 +5,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import InvalidInput, NotPermitted
+from web.accounts.viewer import Viewer
 from web.door.roles import Need, On, needs
 from web.launching import acts, choosing
+from web.launching.choosing import Purpose, Wish
 from web.launching.launcher import LOG, Launch, UnknownRun, tail
 from web.launching.options import LaunchOptions
+from web.launching.sources import source_of
 from web.parts import Parts, PartsOf, ViewerOf
 from web.present.launches import LAUNCHES, LaunchChoice
 from web.routes.api.fleet_bodies import ReasonOnly
@@ -58,15 +61,12 @@ async def launches(
 async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked | CloneAsked, key: Key) -> dict[str, Any]:
     """Start a run as a process of its own, which goes on when the page's process ends.
 
-    404 for a recipe or run that there is not, 409 for settings that the recipe does not take.
+    403 for settings that the role may not override, 404 for a recipe or run that there is not, 409 for settings that
+    the recipe does not take.
     """
     try:
-        choice = await _chosen(parts, body, key=key)
-        if not choice.is_ready:
-            raise InvalidInput(choice.trouble)
-        name = await acts.launch(
-            parts, viewer, choice.source, choice.overrides, choice.options, reason=body.reason, key=key
-        )
+        choice = await _chosen(parts, viewer, body, Purpose.LAUNCH, key=key)
+        name = await acts.launch(parts, viewer, choice, reason=body.reason, key=key)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
     return _answer(await parts.launcher.launch(name))
@@ -74,15 +74,19 @@ async def launch(parts: PartsOf, viewer: ViewerOf, body: LaunchAsked | CloneAske
 
 @router.post("/launch-preview", response_model=PreviewAnswer, responses=refusals(404, *SENT))
 @needs(Need.OPERATE)
-async def preview(parts: PartsOf, body: LaunchPreviewed | ClonePreviewed) -> dict[str, Any]:
+async def preview(parts: PartsOf, viewer: ViewerOf, body: LaunchPreviewed | ClonePreviewed) -> dict[str, Any]:
     """What would come of a launch: the recipe as it would be run, what is wrong with it, checks, machines and cost.
 
     Nothing is started. Its providers are asked whether they would start its machines, and at which price, which takes
-    as long as they do. A setting that makes no sense is an answer too: look at `is_ready`. 404 for a recipe or run that
-    there is not, 409 for one that cannot be read.
+    as long as they do. A setting that makes no sense is an answer too: look at `is_ready`. It is entered in the audit.
+    403 for settings that the role may not override: then no provider is asked. 404 for a recipe or run that there is
+    not, 409 for one that cannot be read.
     """
     try:
-        return _preview(await choosing.with_providers(parts, await _chosen(parts, body)))
+        choice = await _chosen(parts, viewer, body, Purpose.REHEARSE)
+        if choice.refusals:
+            raise NotPermitted(choice.refused)
+        return _preview(choice)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
@@ -132,15 +136,21 @@ async def log(
     return {"program": program, "text": text, "end": end}
 
 
-async def _chosen(parts: Parts, body: Asked, *, key: str = "") -> LaunchChoice:
+async def _chosen(parts: Parts, viewer: Viewer, body: Asked, purpose: Purpose, *, key: str = "") -> LaunchChoice:
     """What is asked for. Raises: HTTPException for a recipe or run that there is not, InvalidInput for one torn."""
     recipe, of = getattr(body, "recipe", ""), getattr(body, "of", "")
     try:
-        source = await acts.source_of(parts, recipe, of)
+        source = await source_of(parts, recipe, of)
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
-    values = {name: choosing.written(value) for name, value in body.set.items()}
-    return await choosing.chosen(parts, source, values, lambda usual: _options(body, usual), key=key)
+    wish = Wish(
+        source=source,
+        values={name: choosing.written(value) for name, value in body.set.items()},
+        options_from=lambda usual: _options(body, usual),
+        key=key,
+        reason=getattr(body, "reason", ""),
+    )
+    return await choosing.chosen(parts, viewer, wish, purpose)
 
 
 def _options(body: Asked, usual: LaunchOptions) -> LaunchOptions:

@@ -1,0 +1,247 @@
+"""Overrides from the page: every setting has a trust class, and what has none is refused."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from astraflow.cli.override_limits import FLEET, Limits, refusals
+from astraflow.cli.recipe_form import recipe_form, rehearsed
+from astraflow.contract.errors import NotPermitted
+from astraflow.dataflow.config import DataflowConfig
+from astraflow.datasets import datasets
+from astraflow.recipe import Recipe, load_recipe, plugin_specs
+from astraflow.runtime.config import Config
+from astraflow.runtime.overrides import SetBy, declared_class, set_by
+from astraflow.runtime.plugins import Registry
+from astraflow.trainer.config import TrainerConfig
+from maintainer.fleet.config import FleetConfig
+
+FLEETS = """
+extends = "smoke"
+name = "fleets"
+fleet.providers.sky = { kind = "skypilot", endpoint = "http://127.0.0.1:9" }
+fleet.providers.here = { kind = "local_process", types = { small = 2.0 } }
+fleet.pools.eu = { provider = "here", min_nodes = 1, max_nodes = 3 }
+maintainer.llm = { kind = "scripted" }
+dataflow.pools.eu = { max_nodes = 3 }
+nodes.preemption = { kind = "file", path = "/run/notice" }
+weights.keep_in = { kind = "s3", bucket = "own" }
+nodes.engine.pace_file = "/run/pace"
+"""
+
+OPEN_TABLES = {
+    "PolicyConfig.sampler",
+    "PolicyConfig.model",
+    "PolicyConfig.backend",
+    "StreamConfig.sampler",
+    "AlgorithmConfig.advantages",
+    "AlgorithmConfig.loss",
+    "FlowConfig.dataset",
+    "FlowConfig.workflow",
+    "FlowConfig.reward",
+    "FlowConfig.selector",
+    "FlowConfig.filters",
+    "EvaluationConfig.dataset",
+    "EvaluationConfig.workflow",
+    "EvaluationConfig.reward",
+    "NodesConfig.engine",
+    "RaasConfig.engine",
+    "Recipe.trainer",
+    "Recipe.dataflow",
+    "Recipe.fleet",
+    "Recipe.maintainer",
+}
+"""Tables whose contents have classes of their own: plugins, and what is handed on to a role."""
+
+
+@pytest.fixture
+def fleets(tmp_path: Path) -> str:
+    (tmp_path / "fleets.toml").write_text(FLEETS)
+    return str(tmp_path / "fleets.toml")
+
+
+def refused(place: str, *overrides: str, role: str = "operator", places: tuple[str, ...] = ()) -> list[str]:
+    """Keys of the settings that a role may not override so."""
+    plain = load_recipe(place)
+    return [one.key for one in refusals(plain, overrides, Limits(role=role, places=places))]
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models_in(inner)
+
+
+def undeclared(model: type[BaseModel]) -> Iterator[str]:
+    """Fields without a class of a model and of those in it, whose values are not all numbers or closed choices."""
+    for name, info in model.model_fields.items():
+        inner = list(models_in(info.annotation))
+        if declared_class(model, (name,)) is None:
+            if not inner and set_by(model, (name,)) is SetBy.RECIPE:
+                yield f"{model.__name__}.{name}"
+            for one in inner:
+                yield from undeclared(one)
+
+
+def registries() -> Iterator[Registry[Any]]:
+    yield from {registry.noun: registry for _, registry, _ in plugin_specs(load_recipe("smoke"))}.values()
+
+
+def test_every_setting_that_is_no_number_or_closed_choice_declares_its_trust_class() -> None:
+    models: list[type[BaseModel]] = [Recipe, DataflowConfig, TrainerConfig]
+    models += [registry.options(kind) for registry in registries() for kind in registry.kinds()]
+    found = {name for model in models for name in undeclared(model)}
+    assert found - OPEN_TABLES == set(), "declare Annotated[..., SetBy.RECIPE], or another class, on these fields"
+
+
+def test_every_table_of_the_fleet_has_a_trust_class() -> None:
+    covered = {pattern[0] for pattern, _ in FLEET if pattern}
+    only_the_recipe = {"cluster", "database", "providers"}
+    assert covered | only_the_recipe == set(FleetConfig.model_fields)
+
+
+def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_party(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Options(Config):
+        place: str = ""
+        declared: Annotated[str, SetBy.AGENT] = ""
+        table: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
+        count: int = 1
+
+    monkeypatch.setitem(datasets._registered, "third", (object, Options))  # type: ignore[arg-type]  # is not built
+    kind = 'flows.train.dataset={kind = "third"}'
+    key = "flows.train.dataset"
+    assert refused("smoke", kind) == []
+    assert refused("smoke", kind, f"{key}.count=2", f"{key}.declared=x") == []
+    assert refused("smoke", kind, f"{key}.place=x", f"{key}.table.a=x") == [f"{key}.place", f"{key}.table.a"]
+    assert refused("smoke", f'{key}={{kind = "third", place = "x"}}') == [f"{key}.place"]
+    assert refused("smoke", 'flows.train.filters=[{kind = "no_such", place = "x"}]') == ["flows.train.filters.0.place"]
+
+
+@pytest.mark.parametrize("role", ["agent", "operator", "admin"])
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("fleet.providers.sky.endpoint=http://203.0.113.9", "fleet.providers.sky.endpoint"),
+        ("fleet.providers.sky={endpoint = 'http://203.0.113.9'}", "fleet.providers.sky.endpoint"),
+        ("fleet.providers.sky.token_variable=HOME", "fleet.providers.sky.token_variable"),
+        ("fleet.providers.new={kind = 'local_process'}", "fleet.providers.new.kind"),
+        ("fleet.providers.here.launch_delay_s=9", "fleet.providers.here.launch_delay_s"),
+        ("fleet.providers.sky.boot.wheel=https://203.0.113.9/a.whl", "fleet.providers.sky.boot.wheel"),
+        ("fleet.database=postgresql://203.0.113.9", "fleet.database"),
+        ("fleet.pools.eu.provider=sky", "fleet.pools.eu.provider"),
+        ("fleet.pools.eu.engine=scripted", "fleet.pools.eu.engine"),
+        ("fleet.pools.eu.options={user = 'x'}", "fleet.pools.eu.options.user"),
+        ("maintainer.llm.kind=chat_completions", "maintainer.llm.kind"),
+        ("tracing.to=http://203.0.113.9", "tracing.to"),
+        ("nodes.keep=/root", "nodes.keep"),
+        ("nodes.pull.sources=['203.0.113.9:1']", "nodes.pull.sources"),
+        ("nodes.engine.pace_file=/etc/hostname", "nodes.engine.pace_file"),
+        ("nodes.preemption.path=/etc/hostname", "nodes.preemption.path"),
+        ("weights.keep_in.endpoint=http://203.0.113.9", "weights.keep_in.endpoint"),
+        ("weights.keep_in={kind = 'disk'}", "weights.keep_in.kind"),
+        ("dataflow.metrics=0.0.0.0:1", "dataflow.metrics"),
+        ("dataflow.keda={}", "dataflow.keda"),
+        ("policies.solver.model={kind = 'huggingface', path = '/etc'}", "policies.solver.model.path"),
+        ("flows.train.dataset={kind = 'jsonl', path = '/etc/hostname'}", "flows.train.dataset.path"),
+        ("flows.train.dataset={kind = 'parquet', path = 's3://b/x'}", "flows.train.dataset.path"),
+        ("flows.new.dataset={kind = 'jsonl', path = '/etc/hostname'}", "flows.new.dataset.path"),
+        ("name=other", "name"),
+        ("no.such=1", "no.such"),
+    ],
+)
+def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
+    fleets: str, override: str, key: str, role: str
+) -> None:
+    assert refused(fleets, override, role=role) == [key]
+
+
+@pytest.mark.parametrize(
+    ("override", "roles"),
+    [
+        ("fleet.pools.eu.max_nodes=9", {"admin"}),
+        ("fleet.pools.eu.min_nodes=0", {"admin"}),
+        ("fleet.pools.eu.mode=on", {"admin"}),
+        ("fleet.pools.eu.usd_per_hour_max=9", {"admin"}),
+        ("fleet.envelope.nodes=9", {"admin"}),
+        ("fleet.budget.usd_per_day_max=9", {"admin"}),
+        ("fleet.times.expires_s=9", {"admin"}),
+        ("dataflow.pools.eu.max_nodes=9", {"admin"}),
+        ("dataflow.scaling.max_nodes=9", {"admin"}),
+        ("nodes.price_per_hour=9", {"admin"}),
+        ("fleet.pools.eu.nodes=2", {"operator", "admin"}),
+        ("stop.steps=9", {"agent", "operator", "admin"}),
+        ("dataflow.scaling.headroom=0.1", {"agent", "operator", "admin"}),
+        ("trainer.max_steps=9", {"agent", "operator", "admin"}),
+        ("flows.train.filters=[]", {"agent", "operator", "admin"}),
+        ("flows.train.filters=[{kind = 'length', max_tokens = 9}]", {"agent", "operator", "admin"}),
+        ("flows.train.workflow.temperature=0.5", {"agent", "operator", "admin"}),
+        ("policies.solver.backend={kind = 'single', device = 'cpu'}", {"agent", "operator", "admin"}),
+    ],
+)
+def test_bounds_and_budgets_are_admins_and_training_is_for_all(fleets: str, override: str, roles: set[str]) -> None:
+    asked = ("viewer", "agent", "operator", "admin")
+    assert {role for role in asked if not refused(fleets, override, role=role)} == roles
+
+
+def test_data_is_read_below_a_declared_place_with_links_followed(tmp_path: Path) -> None:
+    data, secret = tmp_path / "data", tmp_path / "secret.jsonl"
+    (data / "inner").mkdir(parents=True)
+    for file in (data / "a.jsonl", data / "inner" / "b.jsonl", secret):
+        file.write_text("{}\n")
+    (data / "link.jsonl").symlink_to(secret)
+    (data / "linked").mkdir()
+    (data / "linked" / "out").symlink_to(tmp_path)
+
+    def read(path: str, *, kind: str = "jsonl") -> bool:
+        override = f"flows.train.dataset={{kind = '{kind}', path = {json.dumps(path)}}}"
+        return not refused("smoke", override, places=(str(data), "s3://bucket/sets", "hf://datasets/owner"))
+
+    assert read(str(data / "a.jsonl"))
+    assert read(str(data / "inner"))
+    assert read(f"{data}/inner/*.parquet", kind="parquet")
+    assert read("s3://bucket/sets/one/*.parquet", kind="parquet")
+    assert read("owner/name", kind="huggingface")
+    for path in (
+        str(secret),
+        str(data / "link.jsonl"),
+        str(data / "linked"),
+        f"{data}/linked/*/x",
+        f"{data}/../secret.jsonl",
+        f"{data}/absent.jsonl",
+        f"{data}-other/a.jsonl",
+        "~/a.jsonl",
+        "a.jsonl",
+        "\0",
+        "file:///etc/hostname",
+        "s3://bucket/other",
+        "s3://bucket/sets/../other",
+        "s3://bucket/sets/%2e%2e/other",
+        "s3://user@bucket/sets",
+        "s3://bucket.evil/sets",
+        "simplecache::s3://bucket/sets/one",
+        "other/name",
+    ):
+        assert not read(path, kind="parquet"), path
+
+
+def test_with_a_refusal_no_override_is_applied(fleets: str) -> None:
+    overrides = ["fleet.providers.sky.endpoint=http://203.0.113.9", "stop.steps=7"]
+    limits = Limits(role="admin")
+    form = recipe_form(fleets, overrides, limits=limits)
+    assert [one.key for one in form.refusals] == ["fleet.providers.sky.endpoint"]
+    assert set(form.refusals) <= set(form.problems)
+    values = {one.key: one.value for one in form.fields}
+    assert (values["fleet.providers.sky.endpoint"], values["stop.steps"] == 7) == ("http://127.0.0.1:9", False)
+    classes = {one.key: one.set_by for one in form.fields}
+    assert classes["fleet.providers.sky.endpoint"] == "recipe"
+    assert (classes["fleet.pools.eu.max_nodes"], classes["stop.steps"]) == ("admin", "agent")
+    with pytest.raises(NotPermitted):
+        rehearsed(fleets, overrides, limits=limits)
+    assert recipe_form(fleets, overrides).refusals == (), "the local user owns the machine"
