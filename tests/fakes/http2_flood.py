@@ -57,7 +57,7 @@ class Flood:
         if len(self._windows) >= self.most_streams:
             return False
         fields = ((":method", "POST"), (":scheme", "https"), (":path", path), (":authority", "localhost"))
-        named = (*fields, ("content-type", "application/grpc"), ("te", "trailers"), *metadata)
+        named = (*fields, ("content-type", "application/grpc"), ("te", "trailers"), *metadata)  # codespell:ignore te
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in named)
         prefix = b"\0" + struct.pack(">I", message_bytes)
         self._to_send += _frame(Kind.HEADERS, _END_HEADERS, self._next, block)
