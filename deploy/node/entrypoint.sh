@@ -4,6 +4,8 @@
 #   ASTRAFLOW_ADDRESS     HOST:PORT where the run is joined; when no arguments are given
 #   ASTRAFLOW_TOKEN       the join token, from a secret; or
 #   ASTRAFLOW_TOKEN_FILE  a file that holds it (default /run/secrets/astraflow-token, if that is there)
+#   ASTRAFLOW_KEPT_TOKEN  for `token`: a file; while it is younger than 14 days, no token is minted. Nodes come back under
+#                         their names only with the token that they joined with.
 #   ASTRAFLOW_EXPIRES_AT  Unix seconds at which the node ends, whatever happens
 # The token is never an argument. Signals reach the node: it hands back what it has not finished and says goodbye.
 set -eu
@@ -16,6 +18,10 @@ if [ "$#" -eq 0 ]; then
         exit 64
     fi
     set -- join "$ASTRAFLOW_ADDRESS"
+fi
+
+if [ "$1" = token ] && [ -s "${ASTRAFLOW_KEPT_TOKEN:-}" ] && [ -n "$(find "$ASTRAFLOW_KEPT_TOKEN" -mtime -14)" ]; then
+    exit 0
 fi
 
 if [ "$1" = join ] && [ -z "${ASTRAFLOW_TOKEN:-}" ]; then

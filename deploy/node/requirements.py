@@ -1,6 +1,6 @@
 """Prints the requirements of the image, one per line: `requirements.py FOLDER EXTRAS TORCH`.
 
-FOLDER has pyproject.toml. EXTRAS are names of extras, separated by commas. TORCH is the build of torch (see Dockerfile).
+FOLDER has pyproject.toml. EXTRAS are names of extras, separated by commas. TORCH is the build of torch: see Dockerfile.
 Used by the Dockerfile with the standard library only.
 """
 

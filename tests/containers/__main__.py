@@ -43,6 +43,7 @@ def main() -> int:
     is_kept = parser.parse_args().keep
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    VERDICT.unlink(missing_ok=True)  # a check that is interrupted has none
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
         code, line = judged(partial(_checked, state))

@@ -53,6 +53,7 @@ class Checks:
             self.restart_engine,
             self.lose_power,
             self.stop_and_start,
+            self.share_memory,
             self.remove_all,
         ):
             began = time.monotonic()

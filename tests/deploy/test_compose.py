@@ -140,6 +140,7 @@ def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
     assert SERVICES["node"]["environment"]["ASTRAFLOW_TOKEN_FILE"] == token
     assert options("tokens")["pool"] == options("node")["pool"]
     assert "reusable" in options("tokens")
+    assert SERVICES["tokens"]["environment"]["ASTRAFLOW_KEPT_TOKEN"] == token
     having = {name: dict(mounts(service).values()).get("nodes") for name, service in SERVICES.items()}
     assert {name: is_read for name, is_read in having.items() if is_read is not None} == {"tokens": False, "node": True}
     assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"

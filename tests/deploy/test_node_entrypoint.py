@@ -49,6 +49,17 @@ def test_other_commands_need_no_token(path: str) -> None:
     assert run(path, "doctor").stdout.split() == ["doctor"]
 
 
+def test_a_token_that_is_kept_is_minted_again_only_when_it_is_missing_or_old(path: str, tmp_path: Path) -> None:
+    """Nodes come back under their names only with the token that they joined with."""
+    kept = tmp_path / "token"
+    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout.split() == ["token", "host:1"]
+    kept.write_text(TOKEN)
+    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout == ""
+    old = time.time() - 15 * 86_400
+    os.utime(kept, (old, old))
+    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout.split() == ["token", "host:1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
