@@ -114,7 +114,7 @@ def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_p
         table: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
         count: int = 1
 
-    monkeypatch.setitem(datasets._registered, "third", (object, Options))  # is not built
+    monkeypatch.setitem(datasets._registered, "third", (object, Options))
     kind = 'flows.train.dataset={kind = "third"}'
     key = "flows.train.dataset"
     assert refused("smoke", kind) == []
