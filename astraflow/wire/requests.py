@@ -135,10 +135,8 @@ _LIMITS: Mapping[str, Limit] = {
 
 def check(message: Message) -> None:
     """Check all fields of a request. Raises: InvalidInput that names the field."""
-    for field, value in message.ListFields():
-        rule = _rules(message.DESCRIPTOR).get(field.name)
-        if rule is not None:
-            rule.check(value)
+    for rule in _rules(message.DESCRIPTOR):
+        rule.check(getattr(message, rule.name))
 
 
 def fitted(message: M) -> M:
@@ -151,20 +149,16 @@ def fitted(message: M) -> M:
 
 
 def _fit(message: Message) -> None:
-    for field, _ in message.ListFields():
-        rule = _rules(message.DESCRIPTOR).get(field.name)
-        if rule is not None:
+    present = {field.name for field, _ in message.ListFields()}
+    for rule in _rules(message.DESCRIPTOR):
+        if rule.name in present:
             rule.fit(message)
 
 
 def is_finite(message: Message) -> bool:
     """Whether all numbers of a message, whatever its size, are finite and bounded: what is kept may be older than the
     checks of what came in."""
-    for field, value in message.ListFields():
-        rule = _rules(message.DESCRIPTOR).get(field.name)
-        if rule is not None and not rule.is_finite(value):
-            return False
-    return True
+    return all(rule.is_finite(getattr(message, rule.name)) for rule in _rules(message.DESCRIPTOR))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +175,8 @@ class _Rule:
     def check(self, value: Any) -> None:
         if not (self.is_list or self.is_map):
             self._check_one(value)
+            return
+        if not value:
             return
         if self.limit.items is not None and len(value) > self.limit.items:
             raise self._refused(f"it has {len(value)} entries; send at most {self.limit.items}")
@@ -244,6 +240,8 @@ class _Rule:
             check(value)
 
     def _problem_of(self, text: str) -> str:
+        if not text:
+            return ""
         limit = self.limit
         if limit.chars is not None and len(text) > limit.chars:
             return f"a text has {len(text)} characters; send at most {limit.chars}"
@@ -272,10 +270,10 @@ def _is_address(text: str) -> bool:
 
 
 @cache
-def _rules(descriptor: Descriptor) -> Mapping[str, _Rule]:
-    """The rules of a message's fields, by name; fields that can break none are left out."""
-    found = {field.name: _rule(field) for field in descriptor.fields}
-    return {name: rule for name, rule in found.items() if _matters(rule, descriptor.fields_by_name[name].message_type)}
+def _rules(descriptor: Descriptor) -> tuple[_Rule, ...]:
+    """The rules of a message's fields; fields that can break none are left out."""
+    found = ((_rule(field), field.message_type) for field in descriptor.fields)
+    return tuple(rule for rule, inner in found if _matters(rule, inner))
 
 
 def _rule(field: FieldDescriptor) -> _Rule:
