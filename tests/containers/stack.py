@@ -12,7 +12,7 @@ from typing import Any
 from tests.containers.engine import CommandFailed, Engine
 from tests.containers.image import IMAGE
 
-PATIENCE_S = 240.0
+PATIENCE_S = 480.0
 """How long an expected state is waited for; the machine may be slow, and busy with other work."""
 
 RECIPE = Path(__file__).parent / "recipe.toml"
