@@ -253,7 +253,8 @@ class _Rule:
 
     def _fit_one(self, value: Any) -> Any:
         if self.kind == "number":
-            return 0.0 if math.isnan(value) else min(max(value, -self.limit.number), self.limit.number)
+            bounded = 0.0 if math.isnan(value) else min(max(value, -self.limit.number), self.limit.number)
+            return type(value)(bounded)
         if self.limit.is_label:
             value = "".join(letter if letter.isprintable() else " " for letter in value)
         return value if self.limit.chars is None else value[: self.limit.chars]

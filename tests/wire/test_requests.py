@@ -15,15 +15,18 @@ from astraflow.wire.requests import MAX_NUMBER, check, check_size, fitted, is_fi
 from astraflow.wire.routes import ROUTES
 
 numbers = st.floats()
-texts = st.text(max_size=5) | st.text(min_size=9000, max_size=9100)
-figures = st.dictionaries(texts, numbers, max_size=70)
+texts = st.text(max_size=5) | st.text(min_size=1, max_size=2).map(lambda text: 9000 * text)
+many = st.builds(
+    lambda value, count: {f"figure-{place}": value for place in range(count)}, numbers, st.integers(60, 300)
+)
+figures = st.dictionaries(texts, numbers, max_size=4) | many
 links = st.builds(common.LinkReport, source=st.just("h:1"), fetch_s=numbers, versions=st.integers(0, 2**64 - 1))
 beats = st.builds(
     data.BeatRequest,
     running=st.lists(texts, max_size=3),
     counters=figures,
     gauges=figures,
-    errors=st.lists(texts, max_size=12),
+    errors=st.lists(texts, max_size=3) | texts.map(lambda text: 12 * [text]),
     ending=texts,
     links=st.lists(links, max_size=3) | st.just([common.LinkReport(source="h:1")] * 70),
 )

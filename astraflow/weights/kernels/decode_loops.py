@@ -37,6 +37,8 @@ def apply(bits, width, words, before, starts, data, changed, large, extra_counts
         extra[large_at[place]] = extras[place] + 1
     for place in range(count):
         is_up[place] = data[at + (place >> 3)] >> (place & 7) & 1
+        if is_up[place] and extra[place] >= (1 << (8 * width - 1)) - 1:
+            raise ValueError("a delta block has a step larger than its elements")
     if len(words):
         return move(bits, width, positions_of(words, before, len(words) // len(extra_counts), ranks), extra, is_up)
     return move(bits, width, ranks, extra, is_up)

@@ -56,6 +56,10 @@ def read_steps(reader: Reader, dtype: np.dtype[np.unsignedinteger], table: Table
     folded: BitArray = np.unpackbits(reader.bits(count), count=count, bitorder="little").astype(dtype)
     folded[at] |= (extras + 1).astype(dtype) << dtype.type(1)
     folded += dtype.type(1)
+    if (
+        not folded.all()
+    ):  # half the range of the elements, upwards: it is told as a step downwards, and does not fit here
+        raise CorruptData("a delta block has a step larger than its elements")
     return folded
 
 

@@ -77,6 +77,20 @@ def test_both_make_the_same_of_short_hostile_payloads(parts: list[bytes], size: 
     assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE)
 
 
+@pytest.mark.parametrize("width", BITS)
+def test_both_refuse_a_step_up_by_half_the_range_which_is_told_as_one_down(width: int) -> None:
+    bits = np.zeros(1, dtype=BITS[width])
+    half = bits.copy()
+    half[0] = 2 ** (8 * width - 1) + 2 ** (8 * width - 1) - 1  # as far as there is from 0, whichever way
+    payload = bytearray(encode_block(bits, half, bands=1, kernels=REFERENCE)[0])
+    assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE) == (half.tobytes(), bytes(8))
+
+    payload[-1] ^= 1
+
+    assert _applied(payload, bits, COMPILED) is None
+    assert _applied(payload, bits, REFERENCE) is None
+
+
 @pytest.mark.parametrize("size", [0, 1, 8])
 def test_both_make_the_same_of_every_payload_of_one_byte(size: int) -> None:
     for width in BITS:
