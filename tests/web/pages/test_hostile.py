@@ -60,6 +60,7 @@ async def test_hostile_strings_stay_text_on_every_page_in_every_part_and_file_an
         markup |= {f"live feed, {name}": html for name, html in frame.get("html", {}).items()}
     for address, text in markup.items():
         assert not re.search(r"<img|alert\(2\)</script>", text), address
+        assert not re.search(r'(?:href|src|action)="(?!/(?!/)|\?|#|https?://|")', text), f"{address} leads elsewhere"
         assert "49" not in text.partition("onerror")[2][:20], address
     told = {address for address, text in markup.items() if TELLS in text}
     assert {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"} <= told
