@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.system.processes import command, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -19,11 +20,20 @@ def open_to_others(folder: Path) -> dict[str, str]:
     return {str(path): oct(mode) for path, mode in places.items() if not stat.S_ISLNK(mode) and mode & 0o077}
 
 
+async def text_of(file: Path) -> str:
+    """Returns the text of a file that a service writes once it listens."""
+    for _ in range(1200):
+        if file.exists():
+            break
+        await asyncio.sleep(0.1)
+    return file.read_text()
+
+
 async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs(tmp_path: Path) -> None:
     run_dir = tmp_path / "state" / "run"
     async with running("smoke", run_dir, "--fleet", said=tmp_path / "said") as run:
         await run.steps_more(3)
-        link = (run_dir / "web" / "login-link").read_text()
+        link = await text_of(run_dir / "web" / "login-link")
         token = link.partition("token=")[2]
         opened = open_to_others(tmp_path / "state")
         files = [path for path in run_dir.rglob("*") if path.is_file() and path.suffix in (".log", ".json")]
@@ -43,20 +53,25 @@ async def test_a_role_that_is_served_by_itself_keeps_its_state_private(tmp_path:
     directory.chmod(0o755)
     pools = tmp_path / "fleet.toml"
     pools.write_text('[providers.local]\nkind = "local_process"\n')
-    arguments = {
-        "weights": ["smoke"],
-        "dataflow": ["smoke", "--weights", "127.0.0.1:1"],
-        "fleet": [str(pools), "--dataflow", "127.0.0.1:1"],
-    }[role]
+    async with FakeControlPlane(sequence=1).serving() as address:
+        arguments = {
+            "weights": ["smoke"],
+            "dataflow": ["smoke", "--weights", "127.0.0.1:1"],
+            "fleet": [str(pools), "--dataflow", address],
+        }[role]
+        await serves_privately(role, arguments, directory)
+
+
+async def serves_privately(role: str, arguments: list[str], directory: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command("serve", role, *arguments, "--directory", str(directory)),
         stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"ASTRAFLOW_TOKEN": "run-token"},
+        env=os.environ | {"ASTRAFLOW_TOKEN": TOKEN},
         umask=0o022,
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             assert (await process.stdout.readline()).startswith(b"ready ")
         assert any(directory.iterdir())
         assert open_to_others(directory) == {}
