@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Self, TypeVar
 from astraflow.cli.child import PROGRESS, READY, Child, Program
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED
+from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ class _Keeper:
         while True:
             began = self._clock.now()
             code = await self._live()
-            if code is None or (code == 0 and self.program.may_leave):
+            if code is None or self._has_left(code):
                 return
             lived_s = self._clock.now() - began
             if lived_s >= self._patience.settled_s:
@@ -200,11 +201,15 @@ class _Keeper:
             self._say("started", pid=child.pid)
             code = await self._before_stop(child.wait())
             if code is not None:
-                self._say("left" if code == 0 and self.program.may_leave else "died", message=_ending(code))
+                self._say("left" if self._has_left(code) else "died", message=_ending(code))
             return code
         finally:
             grace_s = self.program.grace_s
             await child.end(self._patience.grace_s if grace_s is None else grace_s)
+
+    def _has_left(self, code: int) -> bool:
+        """Whether the program ended on purpose: its work is complete, or a person terminated it (SIGTERM)."""
+        return self.program.may_leave and code in (0, EXIT_SIGNALLED + signal.SIGTERM)
 
     async def _before_stop(self, work: Coroutine[Any, Any, T]) -> T | None:
         """What `work` returns; None when the order to stop comes first."""

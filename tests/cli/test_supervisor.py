@@ -120,10 +120,11 @@ async def test_one_that_ignores_the_request_to_stop_is_killed_with_all_it_starte
     await eventually(lambda: not is_running(grandchild))
 
 
-async def test_a_node_that_leaves_by_itself_stays_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [0, 143], ids=["complete", "terminated"])
+async def test_a_node_that_leaves_on_purpose_stays_away(tmp_path: Path, code: int) -> None:
     heard = Heard()
     async with Supervisor(heard, patience=QUICK) as supervisor:
-        supervisor.start(program(tmp_path, "pass", announces=False, may_leave=True))
+        supervisor.start(program(tmp_path, f"raise SystemExit({code})", announces=False, may_leave=True))
         await heard.until("left")
     assert supervisor.restarts == 0
     assert heard.of("died") == []
