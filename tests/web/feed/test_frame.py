@@ -208,7 +208,9 @@ async def test_brackets_change_the_range_and_a_paused_page_keeps_its_stretch_of_
         assert complaints.heard == []
 
 
-async def test_menus_open_by_key_walk_by_arrows_and_close_by_escape(web: RunningWeb, chromium: Browser) -> None:
+async def test_menus_open_by_key_walk_by_arrows_and_close_by_escape(
+    fake: FakeControlPlane, web: RunningWeb, chromium: Browser
+) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await opened(page)
         await page.keyboard.press("e")
@@ -222,6 +224,8 @@ async def test_menus_open_by_key_walk_by_arrows_and_close_by_escape(web: Running
         await page.keyboard.press("Escape")
         await expect(menu.get_by_role("link", name="CSV")).to_be_hidden()
 
+        await fake.advance()  # the menu names the live run, and a run that is silent for 10 s is not live
+        await expect(page.locator(".age")).to_have_attribute("data-state", "live")
         await page.locator(".run-picker summary").click()
         await expect(page.locator("#run-menu [aria-current]")).to_contain_text("reverse-0001")
         await page.locator("h1").click()
