@@ -1,26 +1,33 @@
 """Other data algorithms while a run runs: asked for at any time, in force from the next version on."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from astraflow.contract.errors import InvalidInput, UnknownPolicy
+from astraflow.contract.errors import InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSpec, Seam
 from astraflow.contract.values import Json
+from astraflow.dataflow.admitting.filters import filters
 from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.plugged import Plugged
 from astraflow.dataflow.records import Records
 from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.runtime.config import nearest
+from astraflow.runtime.overrides import SetBy, set_by
+from astraflow.runtime.plugins import Registry
 
 MOST_PLUGINS = 32
 """At one seam: what is in force is written with every commit."""
 
 MOST_LETTERS = 1000
 """Of who asks, and of why."""
+
+_REGISTRIES: Mapping[Seam, Registry[Any]] = {Seam.SELECTOR: selectors, Seam.FILTERS: filters, Seam.SAMPLER: samplers}
 
 Place: TypeAlias = Flow | Stream
 """What has plug-ins."""
@@ -54,10 +61,12 @@ class PluginChanges:
         self._events = events
 
     def ask(self, change: PluginChange) -> str:
-        """Plan all of a change or nothing; tells when it holds. Raises: InvalidInput, UnknownPolicy."""
+        """Plan all of a change or nothing; tells when it holds. Raises: InvalidInput, NotPermitted, UnknownPolicy."""
         place, where = self._place(change)
         wanted = change.wanted()
         _check(change, wanted, place, where)
+        for seam, specs in wanted.items():
+            _check_options(seam, specs, place.seams[seam].specs, where=f"{where}.{seam.value}")
         for seam, specs in wanted.items():
             place.seams[seam].check(specs, where=f"{where}.{seam.value}")
         for seam, specs in wanted.items():
@@ -156,6 +165,40 @@ def _check(change: PluginChange, wanted: Mapping[Seam, tuple[PluginSpec, ...]], 
     for what, text in (("actor", change.actor), ("reason", change.reason)):
         if not 0 < len(text.strip()) <= MOST_LETTERS:
             raise InvalidInput(f"{where}: a change needs its {what}, of 1 to {MOST_LETTERS} letters")
+
+
+def _check_options(seam: Seam, specs: Iterable[PluginSpec], current: Iterable[PluginSpec], *, where: str) -> None:
+    """Checks that a change sets no option that only the recipe may set, before any plug-in is built.
+
+    current: specs in force, whose options may be repeated. Raises: NotPermitted.
+    """
+    in_force = [(str(spec["kind"]), path, value) for spec in current for path, value in _options(spec)]
+    for spec in specs:
+        kind = str(spec.get("kind", ""))
+        if kind not in _REGISTRIES[seam].kinds():
+            continue  # building it names the kinds that there are
+        model = _REGISTRIES[seam].options(kind)
+        for path, value in _options(spec):
+            if path[0] not in model.model_fields:
+                continue  # building it names the option that it does not have
+            is_open = set_by(model, path) in (SetBy.AGENT, SetBy.OPERATOR)
+            if not is_open and (kind, path, value) not in in_force:
+                raise NotPermitted(
+                    f"cannot change {where}: only the recipe sets the option {'.'.join(path)!r} of {kind!r}; change it "
+                    "in the recipe and start the run again",
+                    code="plugins.recipe_only_option",
+                )
+
+
+def _options(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Options of a spec without its kind: path of keys and list positions, and value."""
+    if isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in items:
+            if (*path, str(key)) != ("kind",):
+                yield from _options(inner, (*path, str(key)))
+    else:
+        yield path, value
 
 
 def _when(plugged: Plugged[Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astraflow.contract.batches import StepReport
-from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, UnknownPolicy
+from astraflow.contract.errors import AstraFlowError, InternalError, InvalidInput, NotPermitted, UnknownPolicy
 from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange, PluginSpec, Seam
 from astraflow.contract.reports import FlowReport, Report, StreamReport
@@ -16,6 +16,7 @@ from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admitting.filters.keep_all import KeepAll, KeepAllOptions
 from astraflow.dataflow.admitting.routing import RoutedGroup
 from astraflow.dataflow.changes import MOST_LETTERS, MOST_PLUGINS
 from astraflow.dataflow.config import DataflowConfig
@@ -511,3 +512,33 @@ async def test_a_plugin_that_breaks_costs_no_push_and_no_group(tmp_path: Path, m
         run.change_plugins(of_policy(FRESH))
         await step(run, 0)
         assert_balanced(reported(run))
+
+
+class PathOptions(Config):
+    """Options of a third party's filter: text without a trust class, and a number."""
+
+    path: str = ""
+    limit: int = 1
+
+
+async def test_a_change_sets_no_option_that_only_the_recipe_may_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    class PathFilter(KeepAll):
+        def __init__(self, options: PathOptions) -> None:
+            super().__init__(KeepAllOptions())
+            built.append(options.path)
+
+    monkeypatch.setitem(filters._registered, "paths", (PathFilter, PathOptions))
+    in_recipe = {"kind": "paths", "path": "/data/words"}
+    async with opened(tmp_path, edited(filters=[in_recipe])) as (run, _):
+        with pytest.raises(NotPermitted) as refused:
+            run.change_plugins(of_flow(filters=({"kind": "paths", "path": "/etc/passwd"},)))
+        assert refused.value.code == "plugins.recipe_only_option"
+        run.change_plugins(of_flow(filters=({**in_recipe, "limit": 2},)))
+        assert set(built) == {"/data/words"}
+        assert {"kind": "paths", "path": "/data/words", "limit": 2} in [
+            dict(spec) for planned in flow_of(run).planned for spec in planned.specs
+        ] + [dict(spec) for spec in run.flows[FLOW].seams[Seam.FILTERS].specs]
