@@ -361,7 +361,7 @@ async def test_a_page_comes_back_with_what_it_kept_while_dataflow_is_away(tmp_pa
     back, badge = await badge_for(address, **told, give_up_after_s=0.2)
     assert back == dataflow
     late = MovableClock()
-    late.ahead(24 * 3600.0)
+    late.ahead(25 * 3600.0)
     with pytest.raises(Unavailable):
         await badge_for(address, **told, give_up_after_s=0.2, clock=late)
     assert badge.shown[0].startswith("afc.")
