@@ -51,10 +51,10 @@ class Caller:
     ca: str = ""
     """Of a join token: the pin of the authority that the run's services are checked against; empty without TLS."""
     origin: str = ""
-    """Of a credential: id of the join token that it was exchanged for, or of the first credential where there was none.
+    """Id of the join token that a credential was exchanged for, or of the first credential where there was none.
     Renewals keep it."""
     is_reusable: bool = False
-    """Of a join token: whether any number of nodes may exchange it."""
+    """Whether any number of nodes may exchange this join token."""
 
     @property
     def identity(self) -> str:

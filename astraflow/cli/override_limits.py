@@ -45,7 +45,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the page knows of the user who overrides."""
+    """Role and data places that limit the overrides of a user."""
 
     role: str
     """`agent`, `operator` or `admin`."""

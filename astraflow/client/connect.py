@@ -65,12 +65,12 @@ async def connect_agent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAccess:
-    """What a page shows to the services of the run that it follows."""
+    """Credentials of a page for the services of its run."""
 
     token: str = field(repr=False)
     """The run token, or a join token of the role page."""
     fleet_token: str = field(default="", repr=False)
-    """What it shows to the fleet service; empty for the same."""
+    """Token for the fleet service; empty to use `token`."""
     authority: Path | None = None
     """Folder of the run's certificate authority, for a run that speaks TLS and a page beside it."""
     ca_hash: str = ""
@@ -119,7 +119,7 @@ async def connect_page(
 
 @asynccontextmanager
 async def _joined(dataflow: str, token: str, **options: Any) -> AsyncIterator[tuple[str, "Badge"]]:
-    """Where dataflow is and what to show there, renewed as long as the block lasts."""
+    """Yields the address of dataflow and a credential that is renewed until the block ends."""
     from astraflow.client.badge import badge_for  # X.509: see `folder_client_tls`
 
     where, badge = await badge_for(dataflow, token=token, **options)
